@@ -1,0 +1,64 @@
+"""Database errors as what they mean for a job: a record's fault, trouble that passes, or a bug."""
+
+from enum import StrEnum
+
+from psycopg import errors
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from temporalio.exceptions import ApplicationError
+
+from bulklane.contracts.failure import FailureType
+
+
+class Trouble(StrEnum):
+    """What a database error means for the chunk."""
+
+    RECORD = "record"
+    SLOW = "slow"
+    PASSING = "passing"
+    BUG = "bug"
+
+
+# https://www.postgresql.org/docs/18/errcodes-appendix.html
+_RECORD_CLASSES = ("22", "23")  # data exceptions, integrity constraint violations
+_PASSING_CLASSES = ("08", "40", "53", "57", "58")  # connection, rollback, resources, operator, system
+_PASSING_CODES = ("25P04", "55P03", "55006")  # transaction and lock timeouts, object in use
+
+
+def trouble_of(error: Exception) -> Trouble:
+    """What an error of a chunk's transaction means."""
+    if isinstance(error, PoolTimeout):
+        return Trouble.PASSING
+    if not isinstance(error, DBAPIError):
+        return Trouble.BUG
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
+        return Trouble.PASSING if lost else Trouble.BUG
+    if isinstance(error.orig, errors.QueryCanceled):
+        return Trouble.SLOW
+    if state[:2] in _RECORD_CLASSES:
+        return Trouble.RECORD
+    return Trouble.PASSING if state[:2] in _PASSING_CLASSES or state in _PASSING_CODES else Trouble.BUG
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """A code and a short reason without record content: which rule was broken, not by which value."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(original, "sqlstate", None) or type(original).__name__
+    diagnostics = getattr(original, "diag", None)
+    constraint = getattr(diagnostics, "constraint_name", None)
+    column = getattr(diagnostics, "column_name", None)
+    name = type(original).__name__
+    if constraint:
+        return state, f"{name}: constraint {constraint}"
+    return state, f"{name}: column {column}" if column else name
+
+
+def database_trouble(error: Exception) -> ApplicationError:
+    """The failure that leaves an activity whose database was away too long; retried."""
+    _, reason = reason_of(error)
+    return ApplicationError(f"the database: {reason}", type=FailureType.DATABASE_TROUBLE)
+
+
+_ = InvalidRequestError

@@ -1,0 +1,144 @@
+"""open, look, release, close, and the verbs: one function of the database under five names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from bulklane.activities.heartbeat import schedule_number
+from bulklane.contracts import activity_calls
+from bulklane.contracts.failure import FailureType
+from bulklane.contracts.job import JobView, phase_of
+from bulklane.contracts.message import VerbRequest
+from bulklane.contracts.timing import Timing
+from bulklane.database import accept, effect
+from bulklane.database import range as ranges
+from bulklane.database.advance import advance, apply_message, open_round
+from bulklane.database.engine import limited_transaction
+from bulklane.database.job import Job, find_job, get_job, stamp_run
+from bulklane.database.selection import read_selection
+from bulklane.operations.operation import Registry
+from bulklane.operations.request import InvalidRequest, Request, read_request
+
+
+@dataclass(frozen=True)
+class JobLifecycle:
+    """The activities that move a job; `process` names this worker process for people."""
+
+    engine: Engine
+    registry: Registry
+    timing: Timing
+    small_max_records: int
+    search_attributes: bool
+    process: str
+
+    @activity.defn(name=activity_calls.open_job.__name__)
+    def open_job(self, start_arguments: list[Any]) -> JobView:
+        """Accept a direct start, stamp round and run, take each step that is due."""
+        info = activity.info()
+        job_id = str(info.workflow_id)
+        request = self._direct_start(job_id, start_arguments)
+        with self._shift() as connection:
+            job_no = self._job_no(connection, job_id, request)
+            # accepting and stamping are one transaction: nobody takes the round for unopened meanwhile
+            stamp_run(connection, job_no, run_id=str(info.workflow_run_id), scheduled=schedule_number())
+            open_round(connection, job_no)
+            return self._view(connection, advance(connection, job_no, heard_by=self.process))
+
+    @activity.defn(name=activity_calls.look.__name__)
+    def look(self, job_no: int) -> JobView:
+        """Take each step that is due."""
+        return self._advance(job_no)
+
+    @activity.defn(name=activity_calls.release.__name__)
+    def release(self, job_no: int) -> JobView:
+        """The same, when every range is done."""
+        return self._advance(job_no)
+
+    @activity.defn(name=activity_calls.close.__name__)
+    def close(self, job_no: int) -> JobView:
+        """The same, when every effect is final."""
+        return self._advance(job_no)
+
+    @activity.defn(name=activity_calls.apply_verb.__name__)
+    def apply_verb(self, request: VerbRequest) -> None:
+        """Write what a signal asks for as a row, once by its id."""
+        with self._shift() as connection:
+            apply_message(connection, request.job_no, request.message)
+
+    def _advance(self, job_no: int) -> JobView:
+        with self._shift() as connection:
+            return self._view(connection, advance(connection, job_no, heard_by=self.process))
+
+    def _shift(self) -> Any:
+        seconds = self.timing.shift_statement_timeout
+        return limited_transaction(self.engine, statement=seconds, transaction=seconds + 5)
+
+    def _direct_start(self, job_id: str, start_arguments: list[Any]) -> Request | None:
+        """The request of a start without acceptance; None where the job is there already. Raises final failures."""
+        with self.engine.connect() as connection:
+            if find_job(connection, job_id) is not None:
+                return None
+        argument = start_arguments[0] if len(start_arguments) == 1 else None
+        if not isinstance(argument, Mapping):
+            raise _final(FailureType.INVALID_START, "BulkJob takes one object: tenant, operation, selection, ...")
+        try:
+            return read_request({**argument, "job_id": job_id}, self.registry)
+        except InvalidRequest as error:
+            raise _final(FailureType.INVALID_START, str(error)) from None
+
+    def _job_no(self, connection: Connection, job_id: str, request: Request | None) -> int:
+        known = find_job(connection, job_id)
+        if known is not None:
+            return known.job_no
+        if request is None:
+            raise _final(FailureType.INVALID_START, f"there is no job {job_id}")
+        try:
+            size = accept.measure(connection, request, self.small_max_records)
+            return accept.store(connection, request, size=size, small_max_records=self.small_max_records).job.job_no
+        except accept.LeaseMissed:
+            connection.rollback()
+            raise self._refused(request) from None
+        except accept.JobIdReused as error:
+            raise _final(FailureType.JOB_ID_REUSED, str(error)) from None
+
+    def _refused(self, request: Request) -> ApplicationError:
+        with self.engine.connect() as connection:
+            found = accept.conflict(connection, request)
+        if isinstance(found, accept.Conflict):
+            holder = found.holder.job_id if found.holder.tenant == request.tenant else "another tenant's job"
+            return _final(FailureType.LEASE_HELD, str(found), holder)
+        return ApplicationError("the holder went at this moment", type=FailureType.DATABASE_TROUBLE)
+
+    def _view(self, connection: Connection, job: Job) -> JobView:
+        counters = ranges.counters(connection, job.job_no, job.round)
+        return JobView(
+            job_no=job.job_no,
+            job_id=job.job_id,
+            tenant=job.tenant,
+            operation=job.operation,
+            round=job.round,
+            state=job.state,
+            phase=phase_of(job.state),
+            lane=job.lane,
+            ranges=ranges.count_ranges(connection, job.job_no, job.round),
+            channels=job.channels,
+            total=read_selection(connection, job.selection_no).total,
+            processed=counters.processed,
+            owed=effect.count_owed(connection, job.job_no),
+            reason=job.reason,
+            segment_seconds=self.timing.segment,
+            deliver_seconds=self.timing.deliver,
+            heartbeat_seconds=self.timing.heartbeat_timeout,
+            search_attributes=self.search_attributes,
+        )
+
+
+def _final(failure: FailureType, message: str, *details: Any) -> ApplicationError:
+    return ApplicationError(message[:1000], *details, type=failure, non_retryable=True)
+
+
+_ = get_job

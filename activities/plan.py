@@ -1,0 +1,46 @@
+"""Turns an operation and a job into what the chunk transaction does."""
+
+from sqlalchemy import Connection, Text, cast, func
+from temporalio.exceptions import ApplicationError
+
+from bulklane.contracts.failure import FailureType
+from bulklane.database.chunk import ChunkPlan, OwedEffect
+from bulklane.database.job import Job
+from bulklane.database.selection import StoredSelection, read_selection
+from bulklane.operations.operation import CallEffect, Effect, Operation, Registry, UnknownOperation
+from bulklane.operations.request import read_condition, read_parameters
+
+
+def operation_of(registry: Registry, job: Job) -> Operation:
+    """The job's operation; raises a failure that is retried, since a deploy may bring it."""
+    try:
+        return registry.operation(job.operation)
+    except UnknownOperation as error:
+        raise ApplicationError(str(error), type=FailureType.OPERATION_MISSING) from None
+
+
+def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[ChunkPlan, StoredSelection]:
+    """The job's chunk plan, and the selection that it walks."""
+    operation = operation_of(registry, job)
+    stored = read_selection(connection, job.selection_no)
+    parameters = read_parameters(operation, job.parameters)
+    change = operation.change(parameters)
+    records = operation.records
+    if records.row_version_by == "application" and change.is_update:
+        change = change.values({records.row_version: records.row_version + 1})
+    plan = ChunkPlan(
+        records=records,
+        tenant=job.tenant,
+        condition=read_condition(operation, stored.kind, stored.spec),
+        change=change,
+        effects=[_owed(effect) for effect in operation.effects],
+    )
+    return plan, stored
+
+
+def _owed(effect: Effect) -> OwedEffect:
+    if not isinstance(effect, CallEffect):
+        return OwedEffect(effect.name, effect.channel, None)
+    pairs = [part for name, column in effect.body.items() for part in (name, column)]
+    # evaluated on the changed row and stored as text: the same bytes on every attempt, whatever is deployed since
+    return OwedEffect(effect.name, effect.channel, cast(func.jsonb_build_object(*pairs), Text()))

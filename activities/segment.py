@@ -1,0 +1,149 @@
+"""Segment: walks chunks of one range until its time budget ends, the range is done, or something wants it to stop."""
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+from temporalio import activity
+
+from bulklane.activities.chunk_size import ChunkSize
+from bulklane.activities.failures import Trouble, database_trouble, reason_of, trouble_of
+from bulklane.activities.heartbeat import give_way, schedule_number, superseded
+from bulklane.activities.plan import plan_chunks
+from bulklane.contracts import activity_calls
+from bulklane.contracts.job import Wish
+from bulklane.contracts.timing import Timing
+from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
+from bulklane.database import effect
+from bulklane.database import range as ranges
+from bulklane.database.chunk import ChunkPlan, RangeRef, Slice, apply_chunk, fail_chunk, keys_of, slice_at
+from bulklane.database.engine import limited_transaction
+from bulklane.database.job import get_job
+from bulklane.database.wish import note_heard, read_wish
+from bulklane.operations.operation import Registry
+
+LONGEST_PAUSE = 0.5
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The activity that walks."""
+
+    engine: Engine
+    registry: Registry
+    timing: Timing
+    process: str
+
+    @activity.defn(name=activity_calls.segment.__name__, no_thread_cancel_exception=True)
+    def segment(self, request: SegmentRequest) -> SegmentAnswer:
+        """Walk; the answer says why it ended. Raises Superseded, Yielded, DatabaseTrouble, OperationMissing."""
+        ref = RangeRef(request.job_no, request.round, request.range_no)
+        epoch = schedule_number()
+        with self.engine.begin() as connection:
+            standing = ranges.take(connection, ref, epoch)
+        if standing.epoch > epoch:
+            raise superseded(epoch, standing.epoch)
+        with self.engine.connect() as connection:
+            plan, stored = plan_chunks(connection, self.registry, get_job(connection, request.job_no))
+        size = ChunkSize(self.timing.chunk_target, standing.chunk_size, deaths=standing.deaths)
+        walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing)
+        end = walk.run(until=time.monotonic() + request.seconds)
+        return self._left(ref, epoch, size, end)
+
+    def _left(self, ref: RangeRef, epoch: int, size: ChunkSize, end: SegmentEnd) -> SegmentAnswer:
+        with self.engine.begin() as connection:
+            ranges.leave(connection, ref, epoch, size.records)
+            note_heard(connection, ref.job_no, heard_by=self.process)
+            processed = ranges.counters(connection, ref.job_no, ref.round).processed
+            return SegmentAnswer(end, processed, effect.count_owed(connection, ref.job_no))
+
+
+@dataclass
+class Walk:
+    """One attempt's walk of one range."""
+
+    engine: Engine
+    timing: Timing
+    plan: ChunkPlan
+    ref: RangeRef
+    epoch: int
+    selection_no: int
+    size: ChunkSize
+    standing: ranges.Standing
+
+    def run(self, until: float) -> SegmentEnd:
+        """Chunk after chunk; between two of them every reason to stop is looked at."""
+        pause = 0.0
+        while True:
+            if self.standing.done:
+                return SegmentEnd.DONE
+            if not self.standing.open:
+                return SegmentEnd.SHUT
+            try:
+                self._chunk()
+                pause = 0.0
+            except Exception as error:
+                if trouble_of(error) is Trouble.BUG:
+                    raise
+                if time.monotonic() > until:
+                    raise database_trouble(error) from error
+                pause = min(LONGEST_PAUSE, pause * 2 or 0.02)
+                time.sleep(pause)
+                self._look_again()
+            activity.heartbeat(self.standing.cursor)
+            give_way()
+            if self._wish() is not Wish.RUN:
+                return SegmentEnd.WISH
+            if (activity.is_worker_shutdown() or time.monotonic() > until) and not self.standing.done:
+                return SegmentEnd.CONTINUE
+
+    def _chunk(self) -> None:
+        piece = slice_at(self.selection_no, self.standing.cursor, self.standing.hi, self.size.records)
+        began = time.monotonic()
+        try:
+            with self._transaction() as connection:
+                result = apply_chunk(connection, self.plan, self.ref, self.epoch, piece)
+        except Exception as error:
+            self._troubled(error, piece)
+            return
+        self.size.took(piece.hi - piece.lo, time.monotonic() - began)
+        self._moved(result is not None, piece)
+
+    def _troubled(self, error: Exception, piece: Slice) -> None:
+        """Narrow down to the record at fault, make the next chunk smaller, or leave it to the caller."""
+        trouble = trouble_of(error)
+        records = piece.hi - piece.lo
+        if trouble is Trouble.RECORD and records == 1:
+            code, reason = reason_of(error)
+            with self._transaction() as connection:
+                (key,) = keys_of(connection, piece, self.plan.records.key_types)
+                passed = fail_chunk(connection, self.ref, self.epoch, piece, key, code, reason)
+            self._moved(passed is not None, piece)
+        elif trouble is Trouble.RECORD:
+            self.size.halve(records)
+        else:
+            if trouble is Trouble.SLOW:
+                self.size.halve(records)
+            raise error
+
+    def _moved(self, passed: bool, piece: Slice) -> None:
+        if passed:
+            self.standing = self.standing.at(piece.hi)
+        else:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Not through the gate, or no answer: the range's row tells whether the cursor moved, and whose it is."""
+        with self.engine.begin() as connection:
+            self.standing = ranges.read(connection, self.ref)
+        if self.standing.epoch != self.epoch:
+            raise superseded(self.epoch, self.standing.epoch)
+
+    def _transaction(self):  # type: ignore[no-untyped-def]
+        return limited_transaction(
+            self.engine, statement=self.timing.statement_timeout, transaction=self.timing.transaction_timeout
+        )
+
+    def _wish(self) -> Wish:
+        with self.engine.begin() as connection:
+            return read_wish(connection, self.ref.job_no).wish

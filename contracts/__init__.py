@@ -1,0 +1,1 @@
+"""What crosses a wire: values, names and rules that workflows, activities and clients share. No I/O."""

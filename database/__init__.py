@@ -1,0 +1,1 @@
+"""Our own tables and the statements on them: the one place where job tables are read and written."""

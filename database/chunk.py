@@ -1,0 +1,371 @@
+"""The chunk transaction: gate, apply, owed effects, exceptions, ledger, cursor and counters, as one statement.
+
+It is the only place where records change. Where the gate finds no row, every other part of the chain is empty.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Delete,
+    Executable,
+    Integer,
+    Text,
+    Update,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal,
+    null,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from bulklane.contracts.key import KeyType
+from bulklane.database.record import RecordSet, exactly, key_text, same_key, unnested
+from bulklane.database.selection import BLOCK_SIZE
+from bulklane.database.tables import KEY_TYPES, block, chunk, key_column, outcome, owed, range_
+
+NO_LONGER_MATCHES = "no longer matches"
+
+
+@dataclass(frozen=True)
+class RangeRef:
+    """One range of one round."""
+
+    job_no: int
+    round: int
+    range_no: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The ordinals `lo` to `hi` (exclusive) of a frozen selection; all in one block."""
+
+    selection_no: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True)
+class ChunkResult:
+    """What one committed chunk did."""
+
+    cursor: int
+    changed: int
+    skipped: int
+    not_found: int
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class OwedEffect:
+    """An effect that each changed record of a chunk owes; `body` is evaluated on the changed row, or None."""
+
+    name: str
+    channel: str
+    body: ColumnElement[str] | None
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """What an operation does to the records of a chunk: the change, the condition still to hold, the effects owed."""
+
+    records: RecordSet
+    tenant: Any
+    condition: ColumnElement[bool]
+    change: Update | Delete
+    effects: Sequence[OwedEffect]
+
+    @cached_property
+    def statement(self) -> Executable:
+        """The whole chain; composed once, compiled once by SQLAlchemy's cache."""
+        return _chain(self)
+
+
+def slice_at(selection_no: int, cursor: int, hi: int, size: int) -> Slice:
+    """The next slice at a cursor: at most `size` records, within the range and one block."""
+    return Slice(selection_no, cursor, min(hi, cursor + size, (cursor // BLOCK_SIZE + 1) * BLOCK_SIZE))
+
+
+def apply_chunk(connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: int, piece: Slice) -> ChunkResult | None:
+    """Change the slice's records and all that goes with it; None where the gate was not passed.
+
+    Raises what the operation's statement raises: nothing is stored then.
+    """
+    return _result(connection, plan.statement, _values(ref, epoch, piece))
+
+
+def fail_chunk(
+    connection: Connection, ref: RangeRef, epoch: int, piece: Slice, key: str, code: str, reason: str
+) -> ChunkResult | None:
+    """Report the slice's one record as failed and step over it; None where the gate was not passed."""
+    values = _values(ref, epoch, piece) | {"key": key, "code": code, "reason": reason[:500]}
+    return _result(connection, _FAIL, values)
+
+
+def keys_of(connection: Connection, piece: Slice, key_types: Sequence[KeyType]) -> list[str]:
+    """The text forms of the slice's keys, in order."""
+    columns = _sliced(key_types)
+    rows = unnested(list(columns.c), [f"key{n}" for n in range(1, len(key_types) + 1)], "one")
+    names = [rows.c[f"key{n}"] for n in range(1, len(key_types) + 1)]
+    statement = select(key_text(names, key_types)).select_from(columns.join(rows, true())).order_by(rows.c.ordinal)
+    return [row[0] for row in connection.execute(statement, _slice_values(piece))]
+
+
+def _values(ref: RangeRef, epoch: int, piece: Slice) -> dict[str, Any]:
+    return _slice_values(piece) | {
+        "job_no": ref.job_no,
+        "round": ref.round,
+        "range_no": ref.range_no,
+        "epoch": epoch,
+        "lo": piece.lo,
+        "hi": piece.hi,
+        "size": piece.hi - piece.lo,
+    }
+
+
+def _slice_values(piece: Slice) -> dict[str, Any]:
+    number = piece.lo // BLOCK_SIZE
+    first = number * BLOCK_SIZE
+    return {
+        "selection_no": piece.selection_no,
+        "block_no": number,
+        "slice_from": piece.lo - first + 1,
+        "slice_to": piece.hi - first,
+    }
+
+
+def _result(connection: Connection, statement: Executable, values: dict[str, Any]) -> ChunkResult | None:
+    row = connection.execute(statement, values).one_or_none()
+    if row is None:
+        return None
+    return ChunkResult(row.cursor, row.changed, row.skipped, row.not_found, row.failed)
+
+
+_GATE = (
+    select(range_.c.next_seq.label("seq"))
+    .where(
+        range_.c.job_no == bindparam("job_no"),
+        range_.c.round == bindparam("round"),
+        range_.c.no == bindparam("range_no"),
+        range_.c.cursor == bindparam("lo"),
+        range_.c.epoch == bindparam("epoch"),
+        range_.c.open,
+    )
+    .with_for_update()
+    .cte("gate")
+    .prefix_with("MATERIALIZED")
+)
+
+
+def _sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
+    """The slice's key arrays, one column per key column; no row unless the gate was passed."""
+    first, last = bindparam("slice_from", type_=Integer), bindparam("slice_to", type_=Integer)
+    arrays = []
+    for position, key_type in enumerate(key_types, 1):
+        array = block.c[key_column(position, key_type)][first:last]
+        # so that a comparison takes the user's column's collation, which its index has
+        array = cast(array, ARRAY(Text())).collate("default") if key_type is KeyType.TEXT else array
+        arrays.append(array.label(f"key{position}"))
+    statement = select(*arrays).where(
+        block.c.selection_no == bindparam("selection_no"), block.c.no == bindparam("block_no")
+    )
+    for gate in passed:
+        statement = statement.where(select(literal(1)).select_from(gate).exists())
+    return statement.cte("slice").prefix_with("MATERIALIZED")
+
+
+def _chain(plan: ChunkPlan) -> Executable:
+    types = plan.records.key_types
+    names = [f"key{position}" for position in range(1, len(types) + 1)]
+    slice_ = _sliced(types, _GATE)
+    changed = _changed(plan, slice_)
+    tally = select(func.count().label("changed")).select_from(changed).cte("tally").prefix_with("MATERIALIZED")
+    missing = _missing(plan, slice_, changed, tally, names)
+    reported = _reported(missing)
+    counts = (
+        select(
+            tally.c.changed,
+            func.count().filter(missing.c.kind == "skipped").label("skipped"),
+            func.count().filter(missing.c.kind == "not_found").label("not_found"),
+            literal(0, Integer).label("failed"),
+        )
+        .select_from(tally.outerjoin(missing, true()))
+        .group_by(tally.c.changed)
+        .cte("counts")
+    )
+    moved, written = _moved(counts), _written(counts)
+    debts = [_debt(effect, number, changed) for number, effect in enumerate(plan.effects)]
+    return select(moved).add_cte(reported, written, *debts)
+
+
+def _changed(plan: ChunkPlan, slice_: CTE) -> CTE:
+    records = plan.records
+    table_columns = list(records.key)
+    change: Any = plan.change.where(
+        exactly(records.tenant, plan.tenant, is_text=isinstance(plan.tenant, str)), plan.condition
+    )
+    if len(table_columns) == 1:
+        array_type = ARRAY(Text() if records.key_types[0] is KeyType.TEXT else KEY_TYPES[records.key_types[0]])
+        keys = cast(select(slice_.c.key1).scalar_subquery(), array_type)
+        change = change.where(table_columns[0] == func.any(keys))
+    else:
+        names = [f"key{position}" for position in range(1, len(table_columns) + 1)]
+        # unnested in a subquery, so that its text has no collation of its own and the user's index serves
+        rows = unnested([select(slice_.c[name]).scalar_subquery() for name in names], names, "wanted")
+        change = change.where(same_key(table_columns, [rows.c[name] for name in names], records.key_types))
+    version = records.row_version + 1 if isinstance(plan.change, Delete) else records.row_version
+    return change.returning(  # type: ignore[no-any-return]
+        *(column.label(f"key{position}") for position, column in enumerate(table_columns, 1)),
+        key_text(table_columns, records.key_types).label("key"),
+        cast(version, BigInteger).label("version"),
+        *(effect.body.label(f"body{n}") for n, effect in enumerate(plan.effects) if effect.body is not None),
+    ).cte("changed")
+
+
+def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list[str]) -> CTE:
+    """The slice's keys that were not changed: gone (or never the tenant's), or no longer matching."""
+    types, records = plan.records.key_types, plan.records
+    wanted = unnested([slice_.c[name] for name in names], names, "all_wanted")
+    keys = [wanted.c[name] for name in names]
+    was_changed = select(literal(1)).where(same_key([changed.c[name] for name in names], keys, types)).exists()
+    present = (
+        select(literal(1))
+        .select_from(records.table)
+        .where(
+            same_key(list(records.key), keys, types),
+            exactly(records.tenant, plan.tenant, is_text=isinstance(plan.tenant, str)),
+        )
+        .exists()
+    )
+    return (
+        select(
+            key_text(keys, types).label("key"),
+            case((present, "skipped"), else_="not_found").label("kind"),
+        )
+        .select_from(slice_.join(wanted, true()))
+        # without it, the anti-join would run for every chunk
+        .where(select(tally.c.changed).scalar_subquery() < bindparam("size", type_=Integer), ~was_changed)
+        .cte("missing")
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _reported(missing: CTE) -> CTE:
+    rows = select(
+        bindparam("job_no", type_=BigInteger),
+        missing.c.key,
+        bindparam("round", type_=Integer),
+        missing.c.kind,
+        literal("", Text()),
+        case((missing.c.kind == "skipped", NO_LONGER_MATCHES), else_=""),
+    )
+    return _report(rows)
+
+
+def _report(rows: Any) -> CTE:
+    statement = upsert(outcome).from_select(["job_no", "key", "round", "kind", "code", "reason"], rows)
+    return (
+        statement.on_conflict_do_update(
+            index_elements=[outcome.c.job_no, outcome.c.key],
+            set_={name: statement.excluded[name] for name in ("round", "kind", "code", "reason")},
+        )
+        .returning(outcome.c.key)
+        .cte("reported")
+    )
+
+
+def _written(counts: CTE) -> CTE:
+    columns = ["job_no", "round", "range_no", "seq", "lo", "hi", "epoch", "changed", "skipped", "failed", "not_found"]
+    rows = select(
+        bindparam("job_no", type_=BigInteger),
+        bindparam("round", type_=Integer),
+        bindparam("range_no", type_=Integer),
+        _GATE.c.seq,
+        bindparam("lo", type_=BigInteger),
+        bindparam("hi", type_=BigInteger),
+        bindparam("epoch", type_=BigInteger),
+        counts.c.changed,
+        counts.c.skipped,
+        counts.c.failed,
+        counts.c.not_found,
+    ).select_from(_GATE.join(counts, true()))
+    return insert(chunk).from_select(columns, rows).returning(chunk.c.seq).cte("written")
+
+
+def _moved(counts: CTE) -> CTE:
+    """Move cursor and counters; an epoch that got here has made progress, so its deaths are over."""
+    return (
+        update(range_)
+        .where(
+            range_.c.job_no == bindparam("job_no"),
+            range_.c.round == bindparam("round"),
+            range_.c.no == bindparam("range_no"),
+            _GATE.c.seq == range_.c.next_seq,
+        )
+        .values(
+            cursor=bindparam("hi", type_=BigInteger),
+            next_seq=range_.c.next_seq + 1,
+            deaths=0,
+            troubled_since=None,
+            changed=range_.c.changed + counts.c.changed,
+            skipped=range_.c.skipped + counts.c.skipped,
+            failed=range_.c.failed + counts.c.failed,
+            not_found=range_.c.not_found + counts.c.not_found,
+        )
+        .returning(range_.c.cursor, counts.c.changed, counts.c.skipped, counts.c.not_found, counts.c.failed)
+        .cte("moved")
+    )
+
+
+def _debt(effect: OwedEffect, number: int, changed: CTE) -> CTE:
+    body = func.array_agg(changed.c[f"body{number}"]) if effect.body is not None else cast(null(), ARRAY(Text()))
+    rows = (
+        select(
+            bindparam("job_no", type_=BigInteger),
+            bindparam("round", type_=Integer),
+            bindparam("range_no", type_=Integer),
+            select(_GATE.c.seq).scalar_subquery(),
+            literal(effect.name, Text()),
+            literal(effect.channel, Text()),
+            func.array_agg(changed.c.key),
+            func.array_agg(changed.c.version),
+            body,
+            func.count(),
+        )
+        .select_from(changed)
+        .having(func.count() > 0)
+    )
+    columns = ["job_no", "round", "range_no", "seq", "effect", "channel", "keys", "versions", "bodies", "size"]
+    return insert(owed).from_select(columns, rows).returning(owed.c.seq).cte(f"owed{number}")
+
+
+def _fail_chain() -> Executable:
+    rows = select(
+        bindparam("job_no", type_=BigInteger),
+        bindparam("key", type_=Text()),
+        bindparam("round", type_=Integer),
+        literal("failed", Text()),
+        bindparam("code", type_=Text()),
+        bindparam("reason", type_=Text()),
+    ).select_from(_GATE)
+    zero = literal(0, Integer)
+    counts = select(
+        zero.label("changed"), zero.label("skipped"), zero.label("not_found"), literal(1, Integer).label("failed")
+    ).cte("counts")
+    return select(_moved(counts)).add_cte(_report(rows), _written(counts))
+
+
+_FAIL = _fail_chain()

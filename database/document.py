@@ -1,0 +1,80 @@
+"""Reads committed rows again, for what is indexed of them, and installs what moves their version."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg import sql
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, Text, cast, select, text
+
+from bulklane.contracts.key import Key, KeyType, format_key
+from bulklane.database.record import RecordSet, exactly, same_key, unnested
+from bulklane.database.tables import KEY_TYPES
+
+
+def read_documents(
+    connection: Connection,
+    records: RecordSet,
+    tenant: Any,
+    keys: Sequence[Key],
+    document: Mapping[str, ColumnElement[Any]],
+) -> dict[str, tuple[int, dict[str, Any]]]:
+    """By key (text form): the row's version and its document; a key without a row is absent."""
+    names = [f"key{position}" for position in range(1, len(records.key_types) + 1)]
+    arrays = [
+        cast([key[position] for key in keys], ARRAY(Text() if key_type is KeyType.TEXT else KEY_TYPES[key_type]))
+        for position, key_type in enumerate(records.key_types)
+    ]
+    wanted = unnested(arrays, names, "wanted")
+    statement = select(
+        *(column.label(name) for column, name in zip(records.key, names, strict=True)),
+        cast(records.row_version, BigInteger).label("row_version"),
+        *(column.label(f"document_{name}") for name, column in document.items()),
+    ).where(
+        same_key(list(records.key), [wanted.c[name] for name in names], records.key_types),
+        exactly(records.tenant, tenant, is_text=isinstance(tenant, str)),
+    )
+    found = {}
+    for row in connection.execute(statement).mappings():
+        key = format_key(tuple(row[name] for name in names))
+        found[key] = (row["row_version"], {name: row[f"document_{name}"] for name in document})
+    return found
+
+
+_FUNCTION = sql.SQL(
+    """CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.{column} := OLD.{column} + 1;
+    RETURN NEW;
+END $$"""
+)
+_TRIGGER = sql.SQL(
+    "CREATE OR REPLACE TRIGGER {trigger} BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {function}()"
+)
+TRIGGER_NAME = "bulklane_row_version"
+
+
+def install_row_version(connection: Connection, records: RecordSet) -> None:
+    """Install the trigger that moves the row version on every update of the records' table."""
+    table = sql.Identifier(*filter(None, (records.table.schema, records.table.name)))
+    function = sql.Identifier("bulklane", f"move_{records.row_version.key}")
+    driver: Any = connection.connection.driver_connection
+    parts = {
+        "function": function,
+        "column": sql.Identifier(str(records.row_version.key)),
+        "table": table,
+        "trigger": sql.Identifier(TRIGGER_NAME),
+    }
+    for statement in (_FUNCTION, _TRIGGER):
+        driver.execute(statement.format(**parts))
+
+
+_HAS_TRIGGER = text(
+    "SELECT count(*) FROM pg_trigger WHERE tgrelid = to_regclass(:table) AND tgname = :trigger AND tgenabled <> 'D'"
+)
+
+
+def has_row_version_trigger(connection: Connection, records: RecordSet) -> bool:
+    """Whether the trigger is there and enabled."""
+    preparer = connection.dialect.identifier_preparer
+    values = {"table": preparer.format_table(records.table), "trigger": TRIGGER_NAME}
+    return bool(connection.execute(_HAS_TRIGGER, values).scalar_one())

@@ -1,0 +1,485 @@
+"""Owed effects and deliveries: what is still owed, claiming, settling.
+
+A search effect is settled by the row of its chunk, since indexing again does no harm. A provider effect is a delivery
+per record, written as `sending` with a claim token before the call and settled by that token after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Connection,
+    Double,
+    Integer,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from bulklane.contracts.effect import FINAL_DELIVERY_STATES, DeliveryState
+from bulklane.database.tables import delivery, job_resource, owed
+
+_D = DeliveryState
+OPEN_STATES = tuple(state for state in DeliveryState if state not in FINAL_DELIVERY_STATES)
+
+
+@dataclass(frozen=True)
+class OwedSlice:
+    """What one chunk still owes of one effect without deliveries of its own: keys, from `place` on."""
+
+    round: int
+    range_no: int
+    seq: int
+    effect: str
+    place: int
+    keys: list[str]
+    versions: list[int]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One delivery that this sender may make now. `doubtful`: an earlier call under this key has no known outcome."""
+
+    effect: str
+    key: str
+    generation: int
+    token: UUID
+    attempts: int
+    doubtful: bool
+    first_sent_seconds: float
+    body: str
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What became of a claimed delivery. `due_seconds`: when it may be sent again, from now."""
+
+    effect: str
+    key: str
+    token: UUID
+    state: DeliveryState
+    code: str = ""
+    answer: str = ""
+    due_seconds: float = 0.0
+
+
+_OPEN_OWED = and_(owed.c.job_no == bindparam("job_no"), owed.c.taken_to < owed.c.size)
+_OPEN_DELIVERY = and_(delivery.c.job_no == bindparam("job_no"), delivery.c.state.in_(OPEN_STATES))
+_ON_CHANNEL = (owed.c.channel == bindparam("channel"), delivery.c.channel == bindparam("channel"))
+
+_OWES = select(
+    or_(
+        select(literal(1)).where(_OPEN_OWED).exists(),
+        select(literal(1)).where(_OPEN_DELIVERY).exists(),
+    )
+)
+_OWES_ON = select(
+    or_(
+        select(literal(1)).where(_OPEN_OWED, _ON_CHANNEL[0]).exists(),
+        select(literal(1)).where(_OPEN_DELIVERY, _ON_CHANNEL[1]).exists(),
+    )
+)
+_COUNT = select(
+    select(func.coalesce(func.sum(owed.c.size - owed.c.taken_to), 0)).where(_OPEN_OWED).scalar_subquery(),
+    select(func.count()).select_from(delivery).where(_OPEN_DELIVERY).scalar_subquery(),
+)
+_UNSUCCESSFUL = select(
+    select(literal(1))
+    .where(
+        delivery.c.job_no == bindparam("job_no"),
+        delivery.c.state.in_((_D.REFUSED, _D.UNDECIDED, _D.GIVEN_UP)),
+    )
+    .exists()
+)
+_TALLY = (
+    select(delivery.c.channel, delivery.c.state, func.count())
+    .where(delivery.c.job_no == bindparam("job_no"))
+    .group_by(delivery.c.channel, delivery.c.state)
+    .order_by(delivery.c.channel, delivery.c.state)
+)
+
+
+def owes(connection: Connection, job_no: int) -> bool:
+    """Whether any effect of the job is not yet final."""
+    return bool(connection.execute(_OWES, {"job_no": job_no}).scalar_one())
+
+
+def owes_on(connection: Connection, job_no: int, channel: str) -> bool:
+    """Whether any effect of the job on the channel is not yet final."""
+    return bool(connection.execute(_OWES_ON, {"job_no": job_no, "channel": channel}).scalar_one())
+
+
+def count_owed(connection: Connection, job_no: int) -> int:
+    """How many effects of the job are not yet final."""
+    untaken, open_deliveries = connection.execute(_COUNT, {"job_no": job_no}).one()
+    return int(untaken) + int(open_deliveries)
+
+
+def any_unsuccessful(connection: Connection, job_no: int) -> bool:
+    """Whether a delivery of the job is final without being done."""
+    return bool(connection.execute(_UNSUCCESSFUL, {"job_no": job_no}).scalar_one())
+
+
+def tally(connection: Connection, job_no: int) -> list[tuple[str, str, int]]:
+    """How many deliveries there are by channel and state."""
+    return [(row[0], row[1], int(row[2])) for row in connection.execute(_TALLY, {"job_no": job_no})]
+
+
+# --- the order of effects of jobs that share resources
+
+_mine, _theirs = job_resource.alias("mine"), job_resource.alias("theirs")
+_EARLIER = (
+    select(_theirs.c.job_no)
+    .join(_mine, and_(_mine.c.resource == _theirs.c.resource, _theirs.c.turn < _mine.c.turn))
+    .where(_mine.c.job_no == bindparam("job_no"), _theirs.c.job_no != _mine.c.job_no)
+    .distinct()
+    .subquery("earlier")
+)
+_BLOCKED_BY = (
+    select(_EARLIER.c.job_no)
+    .where(
+        or_(
+            select(literal(1))
+            .where(owed.c.job_no == _EARLIER.c.job_no, owed.c.taken_to < owed.c.size, _ON_CHANNEL[0])
+            .exists(),
+            select(literal(1))
+            .where(delivery.c.job_no == _EARLIER.c.job_no, delivery.c.state.in_(OPEN_STATES), _ON_CHANNEL[1])
+            .exists(),
+        )
+    )
+    .order_by(_EARLIER.c.job_no)
+    .limit(1)
+)
+
+
+def blocked_by(connection: Connection, job_no: int, channel: str) -> int | None:
+    """The number of a job with a smaller turn on a shared resource that still owes on the channel, if there is one."""
+    found = connection.execute(_BLOCKED_BY, {"job_no": job_no, "channel": channel}).scalar_one_or_none()
+    return None if found is None else int(found)
+
+
+# --- effects that are settled by the chunk's row
+
+_SLICES = (
+    select(
+        owed.c.round,
+        owed.c.range_no,
+        owed.c.seq,
+        owed.c.effect,
+        owed.c.taken_to,
+        owed.c["keys"][owed.c.taken_to + 1 : owed.c.size].label("keys"),
+        owed.c.versions[owed.c.taken_to + 1 : owed.c.size].label("versions"),
+    )
+    .where(_OPEN_OWED, _ON_CHANNEL[0])
+    .order_by(owed.c.round, owed.c.range_no, owed.c.seq)
+    .limit(bindparam("most"))
+)
+_TAKEN = (
+    update(owed)
+    .where(
+        owed.c.job_no == bindparam("of_job"),
+        owed.c.round == bindparam("of_round"),
+        owed.c.range_no == bindparam("of_range"),
+        owed.c.seq == bindparam("of_seq"),
+        owed.c.effect == bindparam("of_effect"),
+    )
+    .values(taken_to=func.greatest(owed.c.taken_to, bindparam("to")))
+)
+_REFUSE = upsert(delivery).on_conflict_do_nothing()
+
+
+def owed_slices(connection: Connection, job_no: int, channel: str, most: int) -> list[OwedSlice]:
+    """What up to `most` chunks of the job still owe on the channel.
+
+    Read by what is open, never from a highest number seen: a chunk that commits late is found all the same.
+    """
+    rows = connection.execute(_SLICES, {"job_no": job_no, "channel": channel, "most": most})
+    return [
+        OwedSlice(row.round, row.range_no, row.seq, row.effect, row.taken_to, row.keys, row.versions) for row in rows
+    ]
+
+
+def settle_slice(
+    connection: Connection,
+    job_no: int,
+    turn: int,
+    channel: str,
+    piece: OwedSlice,
+    refused: Sequence[tuple[int, str, str]],
+) -> None:
+    """The slice is done, but for what was refused: (place in the slice, code, reason) each."""
+    if refused:
+        rows = [
+            {
+                "job_no": job_no,
+                "effect": piece.effect,
+                "key": piece.keys[place],
+                "channel": channel,
+                "turn": turn,
+                "round": piece.round,
+                "range_no": piece.range_no,
+                "seq": piece.seq,
+                "place": piece.place + place,
+                "state": _D.REFUSED,
+                "attempts": 1,
+                "code": code,
+                "answer": reason[:500],
+            }
+            for place, code, reason in refused
+        ]
+        connection.execute(_REFUSE, rows)
+    values = {
+        "of_job": job_no,
+        "of_round": piece.round,
+        "of_range": piece.range_no,
+        "of_seq": piece.seq,
+        "of_effect": piece.effect,
+        "to": piece.place + len(piece.keys),
+    }
+    connection.execute(_TAKEN, values)
+
+
+# --- effects with a delivery per record
+
+_CLAIM_SECONDS = bindparam("claim_seconds", type_=Double)
+_claim_end = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, _CLAIM_SECONDS)
+_TOKEN = bindparam("token", type_=Uuid)
+
+
+def _again() -> Any:
+    """Claim what was sent before and may be sent or looked up again: due, or its sender is gone."""
+    due = (
+        select(delivery.c.effect, delivery.c.key, delivery.c.state)
+        .where(
+            _OPEN_DELIVERY,
+            _ON_CHANNEL[1],
+            or_(
+                and_(delivery.c.state == _D.SENDING, delivery.c.claimed_until < func.clock_timestamp()),
+                and_(delivery.c.state.in_((_D.LATER, _D.UNKNOWN)), delivery.c.due <= func.clock_timestamp()),
+            ),
+        )
+        .order_by(delivery.c.due)
+        .limit(bindparam("most"))
+        .with_for_update(skip_locked=True)
+        .cte("due")
+        .prefix_with("MATERIALIZED")
+    )
+    claimed = (
+        update(delivery)
+        .where(delivery.c.job_no == bindparam("job_no"), delivery.c.effect == due.c.effect, delivery.c.key == due.c.key)
+        .values(state=_D.SENDING, token=_TOKEN, claimed_until=_claim_end, attempts=delivery.c.attempts + 1)
+        .returning(
+            delivery.c.effect,
+            delivery.c.key,
+            delivery.c.generation,
+            delivery.c.attempts,
+            delivery.c.round,
+            delivery.c.range_no,
+            delivery.c.seq,
+            delivery.c.place,
+            delivery.c.first_sent_at,
+            (due.c.state != _D.LATER).label("doubtful"),
+        )
+        .cte("claimed")
+    )
+    body = (
+        select(owed.c.bodies[claimed.c.place + 1])
+        .where(
+            owed.c.job_no == bindparam("job_no"),
+            owed.c.round == claimed.c.round,
+            owed.c.range_no == claimed.c.range_no,
+            owed.c.seq == claimed.c.seq,
+            owed.c.effect == claimed.c.effect,
+        )
+        .scalar_subquery()
+    )
+    sent = func.extract("epoch", func.clock_timestamp() - claimed.c.first_sent_at).cast(Double)
+    return select(
+        claimed.c.effect,
+        claimed.c.key,
+        claimed.c.generation,
+        claimed.c.attempts,
+        claimed.c.doubtful,
+        sent.label("first_sent_seconds"),
+        body.label("body"),
+    )
+
+
+def _first() -> Any:
+    """Claim what was never sent: the next records of one chunk's row."""
+    head = (
+        select(owed)
+        .where(_OPEN_OWED, _ON_CHANNEL[0])
+        .order_by(owed.c.round, owed.c.range_no, owed.c.seq)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+        .cte("head")
+        .prefix_with("MATERIALIZED")
+    )
+    end = func.least(head.c.size, head.c.taken_to + bindparam("most", type_=Integer))
+    taken = (
+        update(owed)
+        .where(
+            owed.c.job_no == head.c.job_no,
+            owed.c.round == head.c.round,
+            owed.c.range_no == head.c.range_no,
+            owed.c.seq == head.c.seq,
+            owed.c.effect == head.c.effect,
+        )
+        .values(taken_to=end)
+        .returning(owed.c.taken_to)
+        .cte("taken")
+    )
+    place = func.generate_series(head.c.taken_to, end - 1).table_valued("place", name="places").render_derived()
+    rows = select(
+        head.c.job_no,
+        head.c.effect,
+        head.c["keys"][place.c.place + 1],
+        head.c.channel,
+        bindparam("turn", type_=BigInteger),
+        head.c.round,
+        head.c.range_no,
+        head.c.seq,
+        place.c.place,
+        literal(_D.SENDING, Text()),
+        _TOKEN,
+        _claim_end,
+        literal(1, Integer),
+        func.clock_timestamp(),
+    ).select_from(head.join(place, true()))
+    columns = [
+        "job_no", "effect", "key", "channel", "turn", "round", "range_no", "seq", "place",
+        "state", "token", "claimed_until", "attempts", "first_sent_at",
+    ]  # fmt: skip
+    written = (
+        insert(delivery)
+        .from_select(columns, rows)
+        .returning(delivery.c.effect, delivery.c.key, delivery.c.generation, delivery.c.place)
+        .cte("written")
+    )
+    return (
+        select(
+            written.c.effect,
+            written.c.key,
+            written.c.generation,
+            literal(1, Integer).label("attempts"),
+            literal(False, Boolean).label("doubtful"),
+            literal(0.0, Double).label("first_sent_seconds"),
+            head.c.bodies[written.c.place + 1].label("body"),
+        )
+        .select_from(written.join(head, true()))
+        .add_cte(taken)
+    )
+
+
+_AGAIN, _FIRST = _again(), _first()
+
+_arrays = (
+    func.unnest(
+        cast(bindparam("effects"), ARRAY(Text())),
+        cast(bindparam("keys"), ARRAY(Text())),
+        cast(bindparam("tokens"), ARRAY(Uuid())),
+        cast(bindparam("states"), ARRAY(Text())),
+        cast(bindparam("codes"), ARRAY(Text())),
+        cast(bindparam("answers"), ARRAY(Text())),
+        cast(bindparam("dues"), ARRAY(Double())),
+    )
+    .table_valued("effect", "key", "token", "state", "code", "answer", "due_seconds", name="settled")
+    .render_derived()
+)
+_SETTLE = (
+    update(delivery)
+    .where(
+        delivery.c.job_no == bindparam("job_no"),
+        delivery.c.effect == _arrays.c.effect,
+        delivery.c.key == _arrays.c.key,
+        # done always wins: the call has happened, whoever holds the claim now
+        or_(
+            and_(delivery.c.token == _arrays.c.token, delivery.c.state.in_(OPEN_STATES)),
+            and_(cast(_arrays.c.state, Text()) == _D.DONE, delivery.c.state != _D.DONE),
+        ),
+    )
+    .values(
+        state=_arrays.c.state,
+        code=_arrays.c.code,
+        answer=_arrays.c.answer,
+        doubt=delivery.c.doubt + case((cast(_arrays.c.state, Text()) == _D.UNDECIDED, 1), else_=0),
+        due=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, cast(_arrays.c.due_seconds, Double)),
+        claimed_until=None,
+        settled_at=func.clock_timestamp(),
+    )
+)
+
+
+def claim(
+    connection: Connection, job_no: int, channel: str, *, turn: int, most: int, token: UUID, claim_seconds: float
+) -> list[Claim]:
+    """Mark up to `most` deliveries as `sending` with the token, those already begun first; they may be made now."""
+    values = {"job_no": job_no, "channel": channel, "token": token, "claim_seconds": claim_seconds}
+    rows = list(connection.execute(_AGAIN, values | {"most": most}))
+    if len(rows) < most:
+        rows += connection.execute(_FIRST, values | {"most": most - len(rows), "turn": turn})
+    return [
+        Claim(
+            row.effect,
+            row.key,
+            row.generation,
+            token,
+            row.attempts,
+            row.doubtful,
+            row.first_sent_seconds or 0.0,
+            row.body,
+        )
+        for row in rows
+    ]
+
+
+def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence[Settlement]) -> None:
+    """Write what became of claimed deliveries; one that another has claimed since is left to it, unless done."""
+    if not settlements:
+        return
+    ordered = sorted(settlements, key=lambda one: (one.effect, one.key))
+    connection.execute(
+        _SETTLE,
+        {
+            "job_no": job_no,
+            "effects": [one.effect for one in ordered],
+            "keys": [one.key for one in ordered],
+            "tokens": [one.token for one in ordered],
+            "states": [str(one.state) for one in ordered],
+            "codes": [one.code for one in ordered],
+            "answers": [one.answer[:500] for one in ordered],
+            "dues": [one.due_seconds for one in ordered],
+        },
+    )
+
+
+_NEXT_DUE = select(
+    func.extract(
+        "epoch",
+        func.min(case((delivery.c.state == _D.SENDING, delivery.c.claimed_until), else_=delivery.c.due))
+        - func.clock_timestamp(),
+    ).cast(Double)
+).where(_OPEN_DELIVERY, _ON_CHANNEL[1])
+
+
+def next_due_seconds(connection: Connection, job_no: int, channel: str) -> float | None:
+    """In how many seconds the next open delivery becomes due; None where none is open."""
+    seconds = connection.execute(_NEXT_DUE, {"job_no": job_no, "channel": channel}).scalar_one()
+    return None if seconds is None else float(seconds)

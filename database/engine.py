@@ -1,0 +1,77 @@
+"""An engine from explicit values, and the time limits of a transaction."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Engine, Function, Select, bindparam, create_engine, func, select, text
+
+OLDEST_SERVER = 170000
+DRIVER = "postgresql+psycopg"
+
+
+class DatabaseUnfit(RuntimeError):
+    """The database can't hold what Bulklane promises; the message says why and what helps."""
+
+
+def connect_engine(url: str, *, role: str, pool_size: int) -> Engine:
+    """An engine whose pool never exceeds `pool_size`; `role` is shown as the application name.
+
+    No prepared statements and no session settings, so that a transaction-mode pooler may stand in front.
+    """
+    return create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=30,
+        pool_pre_ping=False,
+        connect_args={
+            "application_name": f"bulklane {role}",
+            "connect_timeout": 10,
+            "prepare_threshold": None,
+        },
+    )
+
+
+def _local_setting(name: str) -> Function[str]:
+    return func.set_config(name, bindparam(name), True)
+
+
+_LIMIT_TRANSACTION: Select[str, str] = select(
+    _local_setting("statement_timeout"), _local_setting("transaction_timeout")
+)
+
+
+@contextmanager
+def limited_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
+    """One transaction in which no statement and not the whole may take longer than these seconds.
+
+    PostgreSQL cancels the statement, and ends the session where the transaction outlives its limit
+    (https://www.postgresql.org/docs/17/runtime-config-client.html): a client that froze holds no row for longer.
+    """
+    with engine.begin() as connection:
+        connection.execute(
+            _LIMIT_TRANSACTION,
+            {
+                "statement_timeout": f"{int(statement * 1000)}ms",
+                "transaction_timeout": f"{int(transaction * 1000)}ms",
+            },
+        )
+        yield connection
+
+
+def check_server(connection: Connection, deadlock_timeout: float) -> None:
+    """Raise DatabaseUnfit where the server is too old, or its `deadlock_timeout` isn't the one that we count on."""
+    version = int(connection.scalar(text("SHOW server_version_num")) or 0)
+    if version < OLDEST_SERVER:
+        raise DatabaseUnfit(
+            f"PostgreSQL {version // 10000} has no transaction_timeout, which chunks rely on: use 17 or newer"
+        )
+    actual = connection.scalar(
+        text("SELECT extract(epoch FROM setting::bigint * interval '1 ms') FROM pg_settings WHERE name = :name"),
+        {"name": "deadlock_timeout"},
+    )
+    if actual is None or float(actual) < deadlock_timeout:
+        raise DatabaseUnfit(
+            f"the server's deadlock_timeout is {actual} s and BULKLANE_DEADLOCK_TIMEOUT says {deadlock_timeout:g} s:"
+            " a chunk could make PostgreSQL end a user's transaction; lower the chunk times or raise the server's"
+        )

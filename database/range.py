@@ -1,0 +1,137 @@
+"""Ranges: which attempt may walk one, where it stands, and shutting them all."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Select, and_, bindparam, case, false, func, select, update
+
+from bulklane.database.chunk import RangeRef
+from bulklane.database.tables import range_
+
+_ONE = and_(
+    range_.c.job_no == bindparam("of_job"),
+    range_.c.round == bindparam("of_round"),
+    range_.c.no == bindparam("of_no"),
+)
+_ALL = and_(range_.c.job_no == bindparam("of_job"), range_.c.round == bindparam("of_round"))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a range stands: cursor and end, whose epoch, whether open, and how many attempts died at the cursor."""
+
+    lo: int
+    hi: int
+    cursor: int
+    epoch: int
+    open: bool
+    deaths: int
+    chunk_size: int
+
+    @property
+    def done(self) -> bool:
+        """Whether every record of the range has its outcome."""
+        return self.cursor >= self.hi
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What became of records."""
+
+    changed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    not_found: int = 0
+
+    @property
+    def processed(self) -> int:
+        """How many records have an outcome."""
+        return self.changed + self.skipped + self.failed + self.not_found
+
+
+# an epoch that ended without progress and without saying so is a death of the chunk at its cursor
+_DIED = and_(range_.c.epoch > 0, ~range_.c.orderly, range_.c.epoch_cursor == range_.c.cursor)
+_TAKE = (
+    update(range_)
+    .where(_ONE, range_.c.epoch < bindparam("mine"))
+    .values(
+        epoch=bindparam("mine"),
+        epoch_cursor=range_.c.cursor,
+        orderly=false(),
+        deaths=case((_DIED, range_.c.deaths + 1), else_=range_.c.deaths),
+    )
+)
+_LEAVE = (
+    update(range_).where(_ONE, range_.c.epoch == bindparam("mine")).values(orderly=True, chunk_size=bindparam("size"))
+)
+_READ = select(
+    range_.c.lo,
+    range_.c.hi,
+    range_.c.cursor,
+    range_.c.epoch,
+    range_.c.open,
+    range_.c.deaths,
+    range_.c.chunk_size,
+).where(_ONE)
+_SHUT = update(range_).where(_ALL, range_.c.open).values(open=False)
+_REOPEN = update(range_).where(_ALL, ~range_.c.open).values(open=True)
+_UNDONE: Select[int] = select(func.count()).select_from(range_).where(_ALL, range_.c.cursor < range_.c.hi)
+_COUNTERS = select(
+    *(func.coalesce(func.sum(range_.c[name]), 0) for name in ("changed", "skipped", "failed", "not_found"))
+).where(_ALL)
+_COUNT: Select[int] = select(func.count()).select_from(range_).where(_ALL)
+_EPOCHS = select(func.coalesce(func.sum(range_.c.epoch), 0)).where(range_.c.job_no == bindparam("of_job"))
+
+
+def take(connection: Connection, ref: RangeRef, epoch: int) -> Standing:
+    """Write the epoch into the range where it is later than what stands there; the range as it then stands.
+
+    The caller owns the range only where the answer carries its epoch.
+    """
+    connection.execute(_TAKE, _of(ref) | {"mine": epoch})
+    return read(connection, ref)
+
+
+def read(connection: Connection, ref: RangeRef) -> Standing:
+    """Where the range stands now."""
+    row = connection.execute(_READ, _of(ref)).one()
+    return Standing(row.lo, row.hi, row.cursor, row.epoch, row.open, row.deaths, row.chunk_size)
+
+
+def leave(connection: Connection, ref: RangeRef, epoch: int, chunk_size: int) -> None:
+    """Say that the epoch ends in order, and which chunk size it had come to."""
+    connection.execute(_LEAVE, _of(ref) | {"mine": epoch, "size": chunk_size})
+
+
+def shut(connection: Connection, job_no: int, round_no: int) -> None:
+    """Shut every range of the round: waits for the chunks in flight; none commits afterwards."""
+    connection.execute(_SHUT, {"of_job": job_no, "of_round": round_no})
+
+
+def reopen(connection: Connection, job_no: int, round_no: int) -> None:
+    """Open every range of the round again."""
+    connection.execute(_REOPEN, {"of_job": job_no, "of_round": round_no})
+
+
+def all_done(connection: Connection, job_no: int, round_no: int) -> bool:
+    """Whether no range of the round has records left."""
+    return connection.execute(_UNDONE, {"of_job": job_no, "of_round": round_no}).scalar_one() == 0
+
+
+def count_ranges(connection: Connection, job_no: int, round_no: int) -> int:
+    """How many ranges the round was cut into; 0 until it is frozen."""
+    return int(connection.execute(_COUNT, {"of_job": job_no, "of_round": round_no}).scalar_one())
+
+
+def counters(connection: Connection, job_no: int, round_no: int) -> Counters:
+    """The round's counters, added up over its ranges."""
+    row = connection.execute(_COUNTERS, {"of_job": job_no, "of_round": round_no}).one()
+    return Counters(*(int(value) for value in row))
+
+
+def sum_of_epochs(connection: Connection, job_no: int) -> int:
+    """A number that grows whenever any attempt takes any range of the job."""
+    return int(connection.execute(_EPOCHS, {"of_job": job_no}).scalar_one())
+
+
+def _of(ref: RangeRef) -> dict[str, int]:
+    return {"of_job": ref.job_no, "of_round": ref.round, "of_no": ref.range_no}

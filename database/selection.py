@@ -1,0 +1,169 @@
+"""Selections: stored as asked for, then frozen into blocks of keys in key order, and cut into ranges."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from bulklane.contracts.key import Key, KeyType
+from bulklane.database.record import RecordSet, exactly
+from bulklane.database.tables import block, key_column, range_, selection
+
+BLOCK_SIZE = 5000
+
+
+class SelectionState(StrEnum):
+    """Whether the keys are known yet."""
+
+    STATED = "stated"
+    FROZEN = "frozen"
+
+
+@dataclass(frozen=True)
+class StoredSelection:
+    """A selection as it stands in the database; `total` is None until it is frozen."""
+
+    selection_no: int
+    kind: str
+    spec: Mapping[str, Any]
+    key_types: tuple[KeyType, ...]
+    state: SelectionState
+    total: int | None
+
+
+_INSERT = insert(selection).returning(selection.c.selection_no)
+_LOCK = select(selection).where(selection.c.selection_no == bindparam("selection_no")).with_for_update()
+_SET_FROZEN = (
+    update(selection)
+    .where(selection.c.selection_no == bindparam("number"))
+    .values(state=SelectionState.FROZEN, total=bindparam("records"), selected_at=func.clock_timestamp())
+)
+
+
+def insert_selection(
+    connection: Connection, *, kind: str, spec: Mapping[str, Any], key_types: Sequence[KeyType], duplicates: int = 0
+) -> int:
+    """Store a selection that isn't frozen yet; its number."""
+    return int(
+        connection.execute(
+            _INSERT,
+            {
+                "kind": kind,
+                "spec": spec,
+                "key_types": [str(key_type) for key_type in key_types],
+                "state": SelectionState.STATED,
+                "duplicates": duplicates,
+            },
+        ).scalar_one()
+    )
+
+
+def lock_selection(connection: Connection, selection_no: int) -> StoredSelection:
+    """The selection, locked, so that only one freezes it."""
+    row = connection.execute(_LOCK, {"selection_no": selection_no}).one()
+    return StoredSelection(
+        selection_no=row.selection_no,
+        kind=row.kind,
+        spec=row.spec,
+        key_types=tuple(KeyType(name) for name in row.key_types),
+        state=SelectionState(row.state),
+        total=row.total,
+    )
+
+
+def freeze_keys(connection: Connection, selection_no: int, key_types: Sequence[KeyType], keys: Sequence[Key]) -> int:
+    """Store distinct keys, which must be in key order, as blocks; how many there are."""
+    names = [key_column(position, key_type) for position, key_type in enumerate(key_types, 1)]
+    rows = [
+        {
+            "selection_no": selection_no,
+            "no": start // BLOCK_SIZE,
+            "size": len(keys[start : start + BLOCK_SIZE]),
+            **dict(zip(names, map(list, zip(*keys[start : start + BLOCK_SIZE], strict=True)), strict=True)),
+        }
+        for start in range(0, len(keys), BLOCK_SIZE)
+    ]
+    if rows:
+        connection.execute(insert(block), rows)
+    return _set_frozen(connection, selection_no, len(keys))
+
+
+def count_matching(
+    connection: Connection, records: RecordSet, tenant: Any, condition: ColumnElement[bool], most: int
+) -> int:
+    """How many of the tenant's records match, counted up to `most` + 1."""
+    few = select(literal(1)).select_from(records.table).where(_matches(records, tenant, condition)).limit(most + 1)
+    return int(connection.execute(select(func.count()).select_from(few.subquery())).scalar_one())
+
+
+def freeze_matching(
+    connection: Connection, selection_no: int, records: RecordSet, tenant: Any, condition: ColumnElement[bool]
+) -> int:
+    """Store the keys of the tenant's records that match now, as one statement; how many there are."""
+    ordered = [
+        column.collate("C") if key_type is KeyType.TEXT else column
+        for column, key_type in zip(records.key, records.key_types, strict=True)
+    ]
+    numbered = (
+        select(
+            *(column.label(f"key{position}") for position, column in enumerate(records.key, 1)),
+            (func.row_number().over(order_by=ordered) - 1).label("ordinal"),
+        )
+        .where(_matches(records, tenant, condition))
+        .subquery("numbered")
+    )
+    number = cast(numbered.c.ordinal // BLOCK_SIZE, Integer)
+    names = [key_column(position, key_type) for position, key_type in enumerate(records.key_types, 1)]
+    blocks = select(
+        literal(selection_no, BigInteger),
+        number,
+        func.count(),
+        *(
+            cast(
+                func.array_agg(aggregate_order_by(numbered.c[f"key{position}"], numbered.c.ordinal)),
+                block.c[name].type,
+            )
+            for position, name in enumerate(names, 1)
+        ),
+    ).group_by(literal_column("2"))
+    connection.execute(insert(block).from_select(["selection_no", "no", "size", *names], blocks))
+    total = select(func.coalesce(func.sum(block.c.size), 0)).where(block.c.selection_no == selection_no)
+    return _set_frozen(connection, selection_no, int(connection.execute(total).scalar_one()))
+
+
+def cut_ranges(connection: Connection, *, job_no: int, round_no: int, total: int, parallelism: int) -> int:
+    """Cut a frozen selection into even ranges; how many there are, at least one."""
+    count = max(1, min(parallelism, total))
+    bounds = [total * number // count for number in range(count + 1)]
+    rows = [
+        {"job_no": job_no, "round": round_no, "no": number, "lo": low, "cursor": low, "hi": high}
+        for number, (low, high) in enumerate(pairwise(bounds))
+    ]
+    connection.execute(insert(range_), rows)
+    return count
+
+
+def _matches(records: RecordSet, tenant: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exactly(records.tenant, tenant, is_text=isinstance(tenant, str)) & condition
+
+
+def _set_frozen(connection: Connection, selection_no: int, total: int) -> int:
+    connection.execute(_SET_FROZEN, {"number": selection_no, "records": total})
+    return total

@@ -1,0 +1,92 @@
+"""What people and the system want of a job: messages, applied once by their id, and the wish they add up to."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from bulklane.contracts.job import Wish
+from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.database.job import Job
+from bulklane.database.tables import wish, wish_message
+
+_WISH_OF = {Verb.PAUSE: Wish.PAUSE, Verb.RESUME: Wish.RUN, Verb.CANCEL: Wish.CANCEL}
+_FINAL = (Wish.CANCEL, Wish.STOP)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The present wish, by whom, why and since when."""
+
+    wish: Wish
+    who: str
+    why: str
+    wished_at: datetime
+
+
+_INSERT = insert(wish)
+_READ = select(wish.c.wish, wish.c.who, wish.c.why, wish.c.wished_at).where(wish.c.job_no == bindparam("job_no"))
+_RECEIVE = upsert(wish_message).on_conflict_do_nothing().returning(wish_message.c.message_id)
+_SET = (
+    update(wish)
+    .where(wish.c.job_no == bindparam("number"), wish.c.wish.not_in(_FINAL))
+    .values(wish=bindparam("wanted"), who=bindparam("by"), why=bindparam("because"), wished_at=func.clock_timestamp())
+)
+_LOOKED = (
+    update(wish)
+    .where(wish.c.job_no == bindparam("number"))
+    .values(
+        looked_at=func.greatest(wish.c.looked_at, bindparam("seen")),
+        heard_at=func.clock_timestamp(),
+        heard_by=bindparam("by"),
+    )
+)
+_HEARD = (
+    update(wish)
+    .where(wish.c.job_no == bindparam("number"))
+    .values(heard_at=func.clock_timestamp(), heard_by=bindparam("by"))
+)
+
+
+def insert_wish(connection: Connection, job_no: int) -> None:
+    """The wish of a new job: to run."""
+    connection.execute(_INSERT, {"job_no": job_no})
+
+
+def read_wish(connection: Connection, job_no: int) -> Wanted:
+    """What is wanted now; an unlocked read."""
+    row = connection.execute(_READ, {"job_no": job_no}).one()
+    return Wanted(Wish(row.wish), row.who, row.why, row.wished_at)
+
+
+def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
+    """Apply a message to a locked job, once by its id; False where it was known, or can't change anything."""
+    values = {
+        "message_id": message.message_id,
+        "job_no": job.job_no,
+        "verb": message.verb,
+        "who": message.who,
+        "why": message.why,
+        "applied": not job.over,
+    }
+    is_new = connection.execute(_RECEIVE, values).one_or_none() is not None
+    if not is_new or job.over:
+        return False
+    return set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why)
+
+
+def set_wish(connection: Connection, job_no: int, wanted: Wish, *, who: str, why: str) -> bool:
+    """Set the wish; False where a final one stands."""
+    values = {"number": job_no, "wanted": wanted, "by": who, "because": why}
+    return connection.execute(_SET, values).rowcount == 1
+
+
+def note_looked(connection: Connection, job_no: int, seen: datetime, *, heard_by: str) -> None:
+    """Note that a wish of that time has been acted on, and that the job's workflow was heard from."""
+    connection.execute(_LOOKED, {"number": job_no, "seen": seen, "by": heard_by})
+
+
+def note_heard(connection: Connection, job_no: int, *, heard_by: str) -> None:
+    """Note that the job was seen alive."""
+    connection.execute(_HEARD, {"number": job_no, "by": heard_by})

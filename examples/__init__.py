@@ -1,0 +1,1 @@
+"""Examples of operations, each with the outside systems it needs."""

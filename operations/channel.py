@@ -1,0 +1,53 @@
+"""Channels as values: one outside system with its sender, its limits and its rules."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from bulklane.operations.sender import CallSender, IndexSender
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a channel's system is; from the deployment's settings. `token` goes into the Authorization header."""
+
+    url: str
+    token: str | None = None
+
+
+class CallSenderFactory(Protocol):
+    """Makes a sender for an endpoint, in the process that sends."""
+
+    def connect(self, endpoint: Endpoint, concurrency: int) -> CallSender:
+        """A sender for that many calls at once."""
+
+
+class IndexSenderFactory(Protocol):
+    """Makes an index sender for an endpoint."""
+
+    def connect_index(self, endpoint: Endpoint) -> IndexSender:
+        """A sender of documents."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One outside system.
+
+    `concurrency`: calls at once from one delivery activity. `keeps_keys`: the provider remembers idempotency keys, for
+    `key_lifetime` seconds, so that a repeat under the same key is safe that long. `most_attempts` and `most_seconds`
+    bound the re-sends of a delivery with an unknown outcome; then it is undecided.
+    `call_seconds`: how long one call may take.
+    """
+
+    name: str
+    sender: CallSenderFactory | IndexSenderFactory
+    concurrency: int = 10
+    keeps_keys: bool = True
+    key_lifetime: float = 24 * 3600.0
+    call_seconds: float = 10.0
+    most_attempts: int = 8
+    most_seconds: float = 3600.0
+
+    @property
+    def indexes(self) -> bool:
+        """Whether it is a search index."""
+        return hasattr(self.sender, "connect_index")

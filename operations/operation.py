@@ -1,0 +1,158 @@
+"""What a team writes: which rows, which change, which effects. It returns statements; it never gets a connection."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Protocol
+
+from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Delete, Integer, String, Table, Update, Uuid
+from sqlalchemy.types import TypeEngine
+
+from bulklane.contracts.key import KeyType
+
+MAX_KEY_COLUMNS = 4
+
+
+class OperationError(TypeError):
+    """An operation that can't be run; the message names the operation, the part and what is needed."""
+
+
+def key_type_of(column: Column[Any]) -> KeyType:
+    """The key type of a column; raises OperationError for one that can't be walked."""
+    found = _KEY_TYPES.get(_base_of(column.type))
+    if found is None or (found is KeyType.TIMESTAMPTZ and not getattr(column.type, "timezone", False)):
+        raise OperationError(
+            f"{column.table.name}.{column.name} is {column.type}: a key column is an integer, text, a uuid or a"
+            " timestamp with time zone"
+        )
+    return found
+
+
+_KEY_TYPES: dict[type[TypeEngine[Any]], KeyType] = {
+    Integer: KeyType.BIGINT,
+    String: KeyType.TEXT,
+    Uuid: KeyType.UUID,
+    DateTime: KeyType.TIMESTAMPTZ,
+}
+
+
+def _base_of(column_type: TypeEngine[Any]) -> type[TypeEngine[Any]]:
+    return next((base for base in _KEY_TYPES if isinstance(column_type, base)), type(column_type))
+
+
+@dataclass(frozen=True)
+class Records:
+    """The rows that an operation works on.
+
+    `key`: the columns that identify a record within its tenant, in the order in which they are walked.
+    `row_version`: a bigint that grows with every write of the row, moved by Bulklane's trigger (`bulklane install`)
+    or, where the team says that all its writes do so, by the `application`.
+    """
+
+    table: Table
+    key: Sequence[Column[Any]]
+    tenant: Column[Any]
+    row_version: Column[Any]
+    row_version_by: Literal["trigger", "application"] = "trigger"
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.key) <= MAX_KEY_COLUMNS:
+            raise OperationError(f"{self.table.name}: a key has 1 to {MAX_KEY_COLUMNS} columns, not {len(self.key)}")
+        if any(column.nullable for column in self.key):
+            raise OperationError(f"{self.table.name}: a key column may not be NULL")
+        if not isinstance(self.row_version.type, BigInteger):
+            raise OperationError(f"{self.table.name}.{self.row_version.name}: a row version is a bigint")
+
+    @cached_property
+    def key_types(self) -> tuple[KeyType, ...]:
+        """The types of the key columns; raises OperationError for one that can't be walked."""
+        return tuple(key_type_of(column) for column in self.key)
+
+
+@dataclass(frozen=True)
+class IndexEffect:
+    """Each changed record's document is written to a search index, read anew when it is sent."""
+
+    name: str
+    channel: str
+    document: Mapping[str, ColumnElement[Any]]
+
+
+@dataclass(frozen=True)
+class CallEffect:
+    """A provider is called once for each changed record, with a body of these columns fixed at commit."""
+
+    name: str
+    channel: str
+    body: Mapping[str, ColumnElement[Any]]
+
+
+Effect = IndexEffect | CallEffect
+
+
+class Verification(Protocol):
+    """What `bulklane verify` reads to check a job against the outside, never against Bulklane's own counters."""
+
+    def expected(self, tenant: str, parameters: Mapping[str, Any], selection: Mapping[str, Any]) -> Sequence[str]:
+        """The keys (text form) that the selection must have come to, from the original input."""
+
+    def audit(self) -> Any:
+        """A select of key (text form), changed_at and transaction_id: one row for each change of a record."""
+
+    def applications(self, channel: str, key_prefix: str) -> Mapping[str, int]:
+        """By idempotency key: how often the provider has applied it."""
+
+
+class Operation:
+    """One kind of bulk change.
+
+    Subclass it, set the class variables, write `change`, and name the module in `BULKLANE_OPERATIONS`, ending in
+    `OPERATIONS = [MyOperation()]`.
+    """
+
+    name: ClassVar[str]
+    records: ClassVar[Records]
+    parameters: ClassVar[type[Any]]
+    """A frozen dataclass; what comes in is checked against its types."""
+    fields: ClassVar[Mapping[str, Column[Any]]] = {}
+    """The columns that a filter may name."""
+    effects: ClassVar[Sequence[Effect]] = ()
+    family: ClassVar[str | None] = None
+    """Operations of one family exclude each other on a tenant's data; by default each is its own."""
+    parallelism: ClassVar[int] = 1
+    hold_lease_until_effects_final: ClassVar[bool] = False
+    verification: ClassVar[Verification | None] = None
+
+    def change(self, parameters: Any) -> Update | Delete:
+        """The statement that changes every record of `records.table`: Bulklane narrows it to a chunk and the tenant."""
+        raise NotImplementedError
+
+    def resources(self, tenant: str, parameters: Any) -> Sequence[str]:
+        """What a job must own alone; by default the tenant's data of the operation's family."""
+        del parameters
+        return [f"{self.family or self.name}:{tenant}"]
+
+    @property
+    def channels(self) -> list[str]:
+        """Where the effects go, each once, in their order."""
+        return list(dict.fromkeys(effect.channel for effect in self.effects))
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The operations and channels that a process knows; an instance, built where the process is put together."""
+
+    operations: Mapping[str, Operation] = field(default_factory=dict)
+    channels: Mapping[str, Any] = field(default_factory=dict)
+
+    def operation(self, name: str) -> Operation:
+        """The operation of that name; raises UnknownOperation."""
+        found = self.operations.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.operations)) or "none"
+            raise UnknownOperation(f"no operation is named {name!r}; known: {known}")
+        return found
+
+
+class UnknownOperation(LookupError):
+    """The name stands for no operation of this process; the message lists those that are known."""

@@ -1,0 +1,256 @@
+"""Reads a request for a job: the one place where what comes from outside becomes values. Bad input stores nothing."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from sqlalchemy import ColumnElement, true
+
+from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key
+from bulklane.operations.filter import InvalidFilter, read_filter
+from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
+
+MOST_IDS = 1_000_000
+MOST_PARALLELISM = 64
+MOST_PROBLEMS = 20
+LONGEST_NAME = 200
+LONGEST_WHY = 500
+
+_FIELDS = (
+    "job_id",
+    "tenant",
+    "operation",
+    "parameters",
+    "selection",
+    "idempotency_key",
+    "parallelism",
+    "priority",
+    "who",
+    "why",
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and where."""
+
+    path: str
+    message: str
+
+
+class InvalidRequest(ValueError):
+    """The request can't be accepted as it is; `problems` names each place, the value and the rule."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
+        self.problems = list(problems)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that was read and checked; everything that acceptance stores."""
+
+    job_id: str
+    tenant: str
+    operation: str
+    parameters: Mapping[str, Any]
+    content_hash: str
+    resources: Sequence[str]
+    records: Records
+    selection_kind: str
+    selection_spec: Mapping[str, Any]
+    keys: Sequence[Key] | None
+    condition: ColumnElement[bool]
+    duplicates: int
+    channels: Sequence[str]
+    parallelism: int
+    hold_lease: bool
+    priority: int
+    idempotency_key: str | None
+    who: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A selection that was read: either keys or a condition."""
+
+    kind: str
+    spec: Mapping[str, Any]
+    keys: Sequence[Key] | None
+    condition: ColumnElement[bool]
+    duplicates: int = 0
+
+
+def read_request(raw: object, registry: Registry) -> Request:
+    """The request of a JSON object; raises InvalidRequest with every problem found (at most twenty)."""
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest([Problem("request", f"must be an object with {', '.join(_FIELDS)}")])
+    problems = [Problem(str(name), f"is not one of {', '.join(_FIELDS)}") for name in raw if name not in _FIELDS]
+    job_id = _name(raw, "job_id", problems)
+    tenant = _name(raw, "tenant", problems)
+    operation = _operation(raw, registry, problems)
+    key = _optional_name(raw, "idempotency_key", problems)
+    priority = _number(raw, "priority", 1, 5, 3, problems)
+    who, why = (_note(raw, name, problems) for name in ("who", "why"))
+    if operation is None:
+        raise InvalidRequest(problems)
+    parallelism = _number(raw, "parallelism", 1, MOST_PARALLELISM, operation.parallelism, problems)
+    parameters = _parameters(raw.get("parameters", {}), operation, problems)
+    selected = _selection(raw.get("selection"), operation, problems)
+    if problems or selected is None:
+        raise InvalidRequest(problems[:MOST_PROBLEMS])
+    stored = parameters_json(operation, parameters)
+    return Request(
+        job_id=job_id,
+        tenant=tenant,
+        operation=operation.name,
+        parameters=stored,
+        content_hash=_hash(tenant, operation.name, stored, selected),
+        resources=list(operation.resources(tenant, parameters)),
+        records=operation.records,
+        selection_kind=selected.kind,
+        selection_spec=selected.spec,
+        keys=selected.keys,
+        condition=selected.condition,
+        duplicates=selected.duplicates,
+        channels=operation.channels,
+        parallelism=parallelism,
+        hold_lease=operation.hold_lease_until_effects_final,
+        priority=priority,
+        idempotency_key=key,
+        who=who,
+        why=why,
+    )
+
+
+def read_parameters(operation: Operation, stored: Mapping[str, Any]) -> Any:
+    """The operation's parameters, of values that were stored."""
+    return _adapter(operation).validate_python(dict(stored))
+
+
+def parameters_json(operation: Operation, parameters: Any) -> dict[str, Any]:
+    """The parameters as JSON values."""
+    dumped = _adapter(operation).dump_python(parameters, mode="json")
+    return dict(dumped)
+
+
+def read_condition(operation: Operation, kind: str, spec: Mapping[str, Any]) -> ColumnElement[bool]:
+    """The condition of a stored selection: true where keys select."""
+    return read_filter(spec, operation.fields) if kind == "filter" else true()
+
+
+def _adapter(operation: Operation) -> TypeAdapter[Any]:
+    parameters: Any = operation.parameters
+    return _adapter_of(parameters)
+
+
+@cache
+def _adapter_of(parameters: Any) -> TypeAdapter[Any]:
+    parameters.__pydantic_config__ = ConfigDict(extra="forbid")
+    return TypeAdapter(parameters)
+
+
+def _name(raw: Mapping[str, Any], field: str, problems: list[Problem]) -> str:
+    found = _optional_name(raw, field, problems)
+    if found is None and not any(problem.path == field for problem in problems):
+        problems.append(Problem(field, "is needed"))
+    return found or ""
+
+
+def _optional_name(raw: Mapping[str, Any], field: str, problems: list[Problem]) -> str | None:
+    value = raw.get(field)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
+        problems.append(Problem(field, f"{str(value)[:40]!r} is no text of 1 to {LONGEST_NAME} printable characters"))
+        return None
+    return value
+
+
+def _note(raw: Mapping[str, Any], field: str, problems: list[Problem]) -> str:
+    value = raw.get(field, "")
+    if not isinstance(value, str) or len(value) > LONGEST_WHY or "\x00" in value:
+        problems.append(Problem(field, f"is a text of at most {LONGEST_WHY} characters"))
+        return ""
+    return value
+
+
+def _number(raw: Mapping[str, Any], field: str, least: int, most: int, default: int, problems: list[Problem]) -> int:
+    value = raw.get(field, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        problems.append(Problem(field, f"{str(value)[:40]} is no whole number from {least} to {most}"))
+        return default
+    return value
+
+
+def _operation(raw: Mapping[str, Any], registry: Registry, problems: list[Problem]) -> Operation | None:
+    name = _name(raw, "operation", problems)
+    if not name:
+        return None
+    try:
+        return registry.operation(name)
+    except UnknownOperation as error:
+        problems.append(Problem("operation", str(error)))
+        return None
+
+
+def _parameters(value: object, operation: Operation, problems: list[Problem]) -> Any:
+    try:
+        return _adapter(operation).validate_json(json.dumps(value, allow_nan=False), strict=True)
+    except ValidationError as error:
+        for one in error.errors(include_url=False, include_context=False):
+            path = ".".join(["parameters", *map(str, one["loc"])])
+            problems.append(Problem(path, f"{str(one['input'])[:40]}: {one['msg']}"))
+    except (TypeError, ValueError) as error:
+        problems.append(Problem("parameters", f"are not JSON: {error}"))
+    return None
+
+
+def _selection(value: object, operation: Operation, problems: list[Problem]) -> Selected | None:
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in ("ids", "filter", "all"):
+        problems.append(Problem("selection", 'needs exactly one of {"ids": [...]}, {"filter": {...}}, {"all": true}'))
+        return None
+    ((kind, spec),) = value.items()
+    if kind == "ids":
+        return _ids(spec, operation, problems)
+    if kind == "all":
+        if spec is not True:
+            problems.append(Problem("selection.all", "takes only true: it selects every record of the tenant"))
+        return Selected("all", {}, None, true())
+    try:
+        return Selected("filter", spec, None, read_filter(spec, operation.fields, "selection.filter"))
+    except InvalidFilter as error:
+        problems.append(Problem(error.path, error.message))
+        return None
+
+
+def _ids(spec: object, operation: Operation, problems: list[Problem]) -> Selected | None:
+    if not isinstance(spec, Sequence) or isinstance(spec, (str, bytes)) or not 1 <= len(spec) <= MOST_IDS:
+        problems.append(Problem("selection.ids", f'needs a list of 1 to {MOST_IDS} ids; {{"all": true}} selects all'))
+        return None
+    keys: list[Key] = []
+    types = operation.records.key_types
+    for position, value in enumerate(spec):
+        try:
+            keys.append(parse_key(value, types))
+        except InvalidKey as error:
+            problems.append(Problem(f"selection.ids[{position}]", str(error)))
+            if len(problems) >= MOST_PROBLEMS:
+                break
+    distinct = sorted(set(keys))
+    return Selected("ids", {}, distinct, true(), duplicates=len(keys) - len(distinct))
+
+
+def _hash(tenant: str, operation: str, parameters: Mapping[str, Any], selected: Selected) -> str:
+    """Equal for the same content: the order of the ids and doubles among them don't count."""
+    digest = hashlib.sha256()
+    content = [tenant, operation, parameters, selected.kind, selected.spec]
+    digest.update(json.dumps(content, sort_keys=True, default=str).encode())
+    for key in selected.keys or ():
+        digest.update(format_key(key).encode() + b"\x00")
+    return digest.hexdigest()

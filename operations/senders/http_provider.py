@@ -1,0 +1,119 @@
+"""A provider over HTTP: one POST per record with an idempotency key, and a look-up by key."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from bulklane.operations.channel import Endpoint
+from bulklane.operations.retry_after import retry_after_seconds
+from bulklane.operations.sender import Answer, Call, Held, Later, NoLookUp, Refused, Unknown
+
+Judge = Callable[[int, Mapping[str, Any]], Answer | None]
+
+_LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_HELD = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+@dataclass(frozen=True)
+class HttpProvider:
+    """How a provider is called.
+
+    `judge` reads status and JSON body of an answer with a readable body, and says what it means; None leaves it to the
+    rules of HTTP. `look_up_path` holds `{key}`. `refusals_stored`: a refusal is stored under the key, so that it is
+    definite even after an unanswered call.
+    """
+
+    path: str
+    judge: Judge
+    look_up_path: str | None = None
+    judge_look_up: Judge | None = None
+    key_header: str = "Idempotency-Key"
+    call_seconds: float = 10.0
+
+    def connect(self, endpoint: Endpoint, concurrency: int) -> "HttpProviderSender":
+        """A sender with as many connections as calls at once."""
+        headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {}
+        # httpx's own pool is quadratic in its connections (encode/httpx#3215)
+        client = httpx.AsyncClient(
+            base_url=endpoint.url,
+            headers=headers,
+            timeout=self.call_seconds,
+            follow_redirects=False,
+            transport=AiohttpTransport(limits=httpx.Limits(max_connections=concurrency)),
+        )
+        return HttpProviderSender(self, client)
+
+
+class HttpProviderSender:
+    """Sends to one provider; never re-sends by itself."""
+
+    def __init__(self, provider: HttpProvider, client: httpx.AsyncClient) -> None:
+        self._provider = provider
+        self._client = client
+
+    async def send(self, call: Call) -> Answer:
+        """One POST; what its answer, or the lack of one, says of the effect."""
+        headers = {self._provider.key_header: call.idempotency_key, "Content-Type": "application/json"}
+        try:
+            response = await self._client.post(self._provider.path, content=call.body.encode(), headers=headers)
+        except httpx.ConnectError as error:
+            # the connection was never made, so nothing was asked
+            return Later(reason=f"no connection: {_short(error)}")
+        except httpx.HTTPError as error:
+            return Unknown(f"no answer: {_short(error)}")
+        return self._judge(response, self._provider.judge)
+
+    async def look_up(self, call: Call) -> Answer | None:
+        """What the provider knows of the key; None where it knows nothing. Raises NoLookUp."""
+        if self._provider.look_up_path is None or self._provider.judge_look_up is None:
+            raise NoLookUp("the channel has no look-up")
+        path = self._provider.look_up_path.format(key=quote(call.idempotency_key, safe=""))
+        try:
+            response = await self._client.get(path)
+        except httpx.HTTPError as error:
+            raise NoLookUp(f"the look-up failed: {_short(error)}") from None
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return None
+        if response.status_code != HTTPStatus.OK:
+            raise NoLookUp(f"the look-up answered {response.status_code}")
+        return self._judge(response, self._provider.judge_look_up)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _judge(self, response: httpx.Response, judge: Judge) -> Answer:
+        status = response.status_code
+        if status in _HELD:
+            return Held(f"the provider answered {status}: check the channel's credentials")
+        if status in _LATER:
+            wait = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
+            return Later(wait, f"the provider answered {status}")
+        body = _json_object(response)
+        judged = None if body is None else judge(status, body)
+        if judged is not None:
+            return judged
+        if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            return Refused(str(status), "the provider refused the request")
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return Unknown(f"the provider answered {status}")
+        return Unknown(f"the provider answered {status} with a body that doesn't say whether it was done")
+
+
+def _json_object(response: httpx.Response) -> Mapping[str, Any] | None:
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _short(error: Exception) -> str:
+    # the class alone: a message may quote addresses with credentials or record content
+    return type(error).__name__

@@ -1,0 +1,271 @@
+"""BulkJob: one bulk job. It decides order and waiting; where the job stands, the database says.
+
+    open_job ─► freeze ─► walk (one stream of segments a range) ─► release ─► deliver ─► close
+                          └── deliveries of committed chunks run beside the walk ──┘
+
+The workflow keeps only the last answer, and asks again after anything unusual: so a reset, a second run or a repeated
+activity needs no code of its own.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from bulklane.contracts import activity_calls as activities
+    from bulklane.contracts.effect import DeliverAnswer, DeliverEnd, DeliverRequest, effects_queue
+    from bulklane.contracts.job import JobState, JobView, Phase
+    from bulklane.contracts.lane import Lane, control_queue, segment_queue
+    from bulklane.contracts.message import Verb, VerbMessage, VerbRequest
+    from bulklane.contracts.walk import FreezeRequest, SegmentAnswer, SegmentEnd, SegmentRequest
+    from bulklane.workflows.activity_options import control_options, deliver_options, freeze_options, segment_options
+    from bulklane.workflows.show import read_message, show_job, show_progress
+
+T = TypeVar("T")
+
+_CLOSE_AGAIN = timedelta(seconds=1)
+
+
+@workflow.defn(name="BulkJob")
+class BulkJob:
+    """The workflow of a job; its id is the job id. It returns the job's last state."""
+
+    def __init__(self) -> None:
+        self._job: JobView | None = None
+        self._nudged = False
+        self._verbs: list[VerbMessage] = []
+        self._verb_count = 0
+        self._waits: dict[str, str] = {}
+        self._segments: dict[int, workflow.ActivityHandle[SegmentAnswer]] = {}
+        self._deliveries: dict[str, workflow.ActivityHandle[DeliverAnswer]] = {}
+        self._one_view = asyncio.Lock()
+        self._queue = control_queue(workflow.info().task_queue)
+
+    @workflow.run
+    async def run(self, *arguments: Any) -> Any:
+        """Drive the job to its end. A cancellation is one more verb: it never interrupts a step."""
+        drive = asyncio.create_task(self._drive(list(arguments)))
+        while True:
+            try:
+                state = await asyncio.shield(drive)
+                break
+            except asyncio.CancelledError:
+                if drive.done():
+                    raise
+                self._hear(Verb.CANCEL, ())
+        if state is JobState.CANCELLED and workflow.cancellation_reason() is not None:
+            raise asyncio.CancelledError(state)
+        return str(state)
+
+    @workflow.signal
+    def look(self, *_arguments: Any) -> None:
+        """Something was written about this job: look."""
+        self._nudged = True
+
+    @workflow.signal
+    def pause(self, *arguments: Any) -> None:
+        """Pause; optional arguments: why, who, message id."""
+        self._hear(Verb.PAUSE, arguments)
+
+    @workflow.signal
+    def resume(self, *arguments: Any) -> None:
+        """Resume; optional arguments as for pause."""
+        self._hear(Verb.RESUME, arguments)
+
+    @workflow.signal
+    def cancel(self, *arguments: Any) -> None:
+        """Cancel; optional arguments as for pause."""
+        self._hear(Verb.CANCEL, arguments)
+
+    @workflow.query
+    def status(self) -> dict[str, Any]:
+        """What the job last knew of itself, and what it waits for."""
+        job = self._job
+        known = {} if job is None else {"state": job.state, "total": job.total, "processed": job.processed, "owed": job.owed}
+        return {**known, "waits": dict(self._waits)}
+
+    def _hear(self, verb: Verb, arguments: Sequence[Any]) -> None:
+        self._verb_count += 1
+        info = workflow.info()
+        # the same for a signal that a reset hears again, other in each run of a chain
+        default_id = f"{info.first_execution_run_id}/{info.continued_run_id or ''}/{self._verb_count}"
+        self._verbs.append(read_message(verb, arguments, default_id))
+
+    async def _drive(self, arguments: list[Any]) -> JobState:
+        await self._see("open_job", arguments)
+        watch = asyncio.create_task(self._watch())
+        bound = asyncio.create_task(self._bound_barrier())
+        while self._phase is not Phase.OVER:
+            await asyncio.gather(self._rows(), self._deliver_all())
+            if self._full:
+                await self._barrier()
+                watch.cancel()
+                bound.cancel()
+                workflow.continue_as_new(args=arguments)
+            await self._see("close")
+            if self._phase is Phase.DELIVER:
+                await workflow.sleep(_CLOSE_AGAIN, summary="what is still owed became due meanwhile")
+        watch.cancel()
+        bound.cancel()
+        return self._known.state
+
+    @property
+    def _known(self) -> JobView:
+        if self._job is None:
+            raise ApplicationError("the job isn't open yet", non_retryable=True)
+        return self._job
+
+    @property
+    def _phase(self) -> Phase:
+        return self._known.phase
+
+    @property
+    def _full(self) -> bool:
+        return workflow.info().is_continue_as_new_suggested()
+
+    async def _see(self, step: str, argument: Any = None) -> None:
+        """The only place where the view is set; one at a time, so that it never goes back."""
+        async with self._one_view:
+            given = argument if self._job is None else self._job.job_no
+            self._job = await workflow.execute_activity(
+                step, given, result_type=JobView, summary=step.replace("_", " "), **control_options(self._queue)
+            )
+        show_job(self._job, self._waits)
+        if self._phase not in (Phase.WALK, Phase.PAUSED, Phase.FREEZE):
+            self._stop_segments()
+
+    def _stop_segments(self) -> None:
+        # queued, backing off, paused in the UI, on a dead worker: the gate is shut, so none of them is needed
+        for handle in self._segments.values():
+            handle.cancel()
+
+    async def _go(self, stream: str, *phases: Phase) -> bool:
+        """Wait while the job is paused; False: this stream has no more to do in this run."""
+        if self._phase is Phase.PAUSED:
+            self._waits[stream] = "paused"
+            await workflow.wait_condition(lambda: self._phase is not Phase.PAUSED or self._full)
+            self._waits.pop(stream, None)
+        return self._phase in phases and not self._full
+
+    async def _watch(self) -> None:
+        """Write what signals ask for as rows, then look."""
+        while True:
+            await workflow.wait_condition(lambda: self._nudged or bool(self._verbs))
+            self._nudged = False
+            while self._verbs:
+                request = VerbRequest(self._known.job_no, self._verbs[0], workflow.info().run_id)
+                await workflow.execute_activity(
+                    activities.apply_verb,
+                    request,
+                    summary=self._verbs[0].verb,
+                    **control_options(self._queue),
+                )
+                self._verbs.pop(0)
+            await self._see("look")
+
+    async def _bound_barrier(self) -> None:
+        """The barrier waits for no stuck segment: after one budget it is cancelled, and the epoch fences it."""
+        await workflow.wait_condition(lambda: self._full)
+        await workflow.sleep(timedelta(seconds=self._known.segment_seconds + 1), summary="barrier")
+        self._stop_segments()
+
+    async def _barrier(self) -> None:
+        await workflow.wait_condition(
+            lambda: workflow.all_handlers_finished()
+            and not (self._verbs or self._nudged or self._one_view.locked())
+        )
+
+    async def _rows(self) -> None:
+        await self._freeze()
+        await asyncio.gather(*(self._walk(number) for number in range(self._known.ranges)))
+        if self._full:
+            for delivery in self._deliveries.values():
+                delivery.cancel()
+        elif self._phase is Phase.WALK:
+            await self._see("release")
+
+    async def _freeze(self) -> None:
+        while await self._go("freeze", Phase.FREEZE):
+            job = self._known
+            queue = segment_queue(Lane(job.lane))
+            handle = workflow.start_activity(
+                activities.freeze,
+                FreezeRequest(job.job_no, job.round),
+                summary="freeze the selection",
+                **freeze_options(job, queue),
+            )
+            self._segments[-1] = handle  # type: ignore[assignment]
+            await _ended(handle)
+            await self._see("look")
+
+    async def _walk(self, number: int) -> None:
+        """One range's stream of segments: it waits for the gate itself, and one stuck segment stops no other."""
+        while await self._go(f"range {number}", Phase.WALK):
+            job = self._known
+            request = SegmentRequest(job.job_no, job.round, number, job.segment_seconds)
+            handle = self._segments[number] = workflow.start_activity(
+                activities.segment,
+                request,
+                summary=f"range {number}",
+                **segment_options(job, segment_queue(Lane(job.lane))),
+            )
+            answer = await _ended(handle)
+            if answer is not None and answer.end is SegmentEnd.DONE:
+                return
+            if answer is None or answer.end is not SegmentEnd.CONTINUE:
+                await self._see("look")
+            else:
+                show_progress(self._known, answer, self._waits)
+
+    async def _deliver_all(self) -> None:
+        await workflow.wait_condition(lambda: self._phase is not Phase.FREEZE or self._full)
+        await asyncio.gather(*(self._deliver(channel) for channel in self._known.channels))
+
+    async def _deliver(self, channel: str) -> None:
+        """One channel's stream of deliveries; done only when the walk is over and nothing is owed there."""
+        stream = f"deliver {channel}"
+        while await self._go(stream, Phase.WALK, Phase.DELIVER):
+            job = self._known
+            handle = self._deliveries[channel] = workflow.start_activity(
+                activities.deliver,
+                DeliverRequest(job.job_no, channel, job.deliver_seconds),
+                summary=stream,
+                **deliver_options(job, effects_queue(channel)),
+            )
+            answer = await _ended(handle)
+            if answer is None or answer.end is DeliverEnd.DONE:
+                return
+            if answer.end is DeliverEnd.PAUSED:
+                await self._see("look")
+            elif answer.end in (DeliverEnd.HELD, DeliverEnd.WAITING):
+                await self._wait(stream, answer)
+
+    async def _wait(self, stream: str, answer: DeliverAnswer) -> None:
+        """Wait in a timer, not in a slot; a nudge ends it."""
+        self._waits[stream] = answer.reason
+        show_job(self._known, self._waits)
+        phase = self._phase
+        try:
+            await workflow.wait_condition(
+                lambda: self._full or self._phase is not phase,
+                timeout=timedelta(seconds=answer.retry_seconds),
+                timeout_summary=answer.reason,
+            )
+        except asyncio.TimeoutError:
+            pass
+        self._waits.pop(stream, None)
+
+
+async def _ended(handle: workflow.ActivityHandle[T]) -> T | None:
+    """The activity's answer; None where it was cancelled. Its final failures end the workflow."""
+    try:
+        return await handle
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            return None
+        raise
+
