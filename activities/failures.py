@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from psycopg import errors
-from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidRequestError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from temporalio.exceptions import ApplicationError
 
@@ -59,6 +59,3 @@ def database_trouble(error: Exception) -> ApplicationError:
     """The failure that leaves an activity whose database was away too long; retried."""
     _, reason = reason_of(error)
     return ApplicationError(f"the database: {reason}", type=FailureType.DATABASE_TROUBLE)
-
-
-_ = InvalidRequestError

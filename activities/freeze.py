@@ -8,7 +8,7 @@ from temporalio import activity
 from bulklane.activities.heartbeat import beating
 from bulklane.activities.plan import operation_of
 from bulklane.contracts import activity_calls
-from bulklane.contracts.job import JobState, JobView
+from bulklane.contracts.job import JobState
 from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database.engine import limited_transaction
@@ -16,8 +16,6 @@ from bulklane.database.job import get_job, lock_job, move
 from bulklane.database.selection import SelectionState, cut_ranges, freeze_matching, lock_selection
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import read_condition
-
-_ = JobView
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,5 @@ class Freeze:
             if job.round != request.round or job.state is not JobState.FREEZING:
                 connection.rollback()
                 return
-            cut_ranges(
-                connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism
-            )
+            cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
             move(connection, job, JobState.WALKING)

@@ -34,9 +34,7 @@ def give_way() -> None:
 def superseded(mine: int, theirs: int) -> ApplicationError:
     """A later attempt owns the range: come back when the server's clock is past it, since returning would spin."""
     ahead = timedelta(microseconds=max(0, theirs - mine)) + timedelta(milliseconds=50)
-    return ApplicationError(
-        "a later attempt owns the range", type=FailureType.SUPERSEDED, next_retry_delay=ahead
-    )
+    return ApplicationError("a later attempt owns the range", type=FailureType.SUPERSEDED, next_retry_delay=ahead)
 
 
 @contextmanager

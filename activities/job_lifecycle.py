@@ -1,6 +1,7 @@
 """open, look, release, close, and the verbs: one function of the database under five names."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from bulklane.database import accept, effect
 from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
 from bulklane.database.engine import limited_transaction
-from bulklane.database.job import Job, find_job, get_job, stamp_run
+from bulklane.database.job import Job, find_job, stamp_run
 from bulklane.database.selection import read_selection
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import InvalidRequest, Request, read_request
@@ -73,7 +74,7 @@ class JobLifecycle:
         with self._shift() as connection:
             return self._view(connection, advance(connection, job_no, heard_by=self.process))
 
-    def _shift(self) -> Any:
+    def _shift(self) -> AbstractContextManager[Connection]:
         seconds = self.timing.shift_statement_timeout
         return limited_transaction(self.engine, statement=seconds, transaction=seconds + 5)
 
@@ -139,6 +140,3 @@ class JobLifecycle:
 
 def _final(failure: FailureType, message: str, *details: Any) -> ApplicationError:
     return ApplicationError(message[:1000], *details, type=failure, non_retryable=True)
-
-
-_ = get_job

@@ -1,5 +1,7 @@
 """Turns an operation and a job into what the chunk transaction does."""
 
+from typing import Any
+
 from sqlalchemy import Connection, Text, cast, func
 from temporalio.exceptions import ApplicationError
 
@@ -24,7 +26,7 @@ def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[C
     operation = operation_of(registry, job)
     stored = read_selection(connection, job.selection_no)
     parameters = read_parameters(operation, job.parameters)
-    change = operation.change(parameters)
+    change: Any = operation.change(parameters)
     records = operation.records
     if records.row_version_by == "application" and change.is_update:
         change = change.values({records.row_version: records.row_version + 1})

@@ -1,9 +1,10 @@
 """Segment: walks chunks of one range until its time budget ends, the range is done, or something wants it to stop."""
 
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from temporalio import activity
 
 from bulklane.activities.chunk_size import ChunkSize
@@ -139,7 +140,7 @@ class Walk:
         if self.standing.epoch != self.epoch:
             raise superseded(self.epoch, self.standing.epoch)
 
-    def _transaction(self):  # type: ignore[no-untyped-def]
+    def _transaction(self) -> AbstractContextManager[Connection]:
         return limited_transaction(
             self.engine, statement=self.timing.statement_timeout, transaction=self.timing.transaction_timeout
         )

@@ -41,7 +41,7 @@ def apply_verb(request: VerbRequest) -> None:
 
 
 @activity.defn
-def freeze(request: FreezeRequest) -> JobView:
+def freeze(request: FreezeRequest) -> None:
     """Expand the selection into blocks and ranges."""
     raise NotImplementedError
 

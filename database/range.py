@@ -1,6 +1,6 @@
 """Ranges: which attempt may walk one, where it stands, and shutting them all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, Select, and_, bindparam, case, false, func, select, update
 
@@ -31,6 +31,10 @@ class Standing:
     def done(self) -> bool:
         """Whether every record of the range has its outcome."""
         return self.cursor >= self.hi
+
+    def at(self, cursor: int) -> "Standing":
+        """The same range further on; its deaths are over."""
+        return replace(self, cursor=cursor, deaths=0)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class StoredSelection:
 
 
 _INSERT = insert(selection).returning(selection.c.selection_no)
-_LOCK = select(selection).where(selection.c.selection_no == bindparam("selection_no")).with_for_update()
+_READ = select(selection).where(selection.c.selection_no == bindparam("selection_no"))
+_LOCK = _READ.with_for_update()
 _SET_FROZEN = (
     update(selection)
     .where(selection.c.selection_no == bindparam("number"))
@@ -77,15 +78,12 @@ def insert_selection(
 
 def lock_selection(connection: Connection, selection_no: int) -> StoredSelection:
     """The selection, locked, so that only one freezes it."""
-    row = connection.execute(_LOCK, {"selection_no": selection_no}).one()
-    return StoredSelection(
-        selection_no=row.selection_no,
-        kind=row.kind,
-        spec=row.spec,
-        key_types=tuple(KeyType(name) for name in row.key_types),
-        state=SelectionState(row.state),
-        total=row.total,
-    )
+    return _stored(connection.execute(_LOCK, {"selection_no": selection_no}).one())
+
+
+def read_selection(connection: Connection, selection_no: int) -> StoredSelection:
+    """The selection, not locked."""
+    return _stored(connection.execute(_READ, {"selection_no": selection_no}).one())
 
 
 def freeze_keys(connection: Connection, selection_no: int, key_types: Sequence[KeyType], keys: Sequence[Key]) -> int:
@@ -167,3 +165,14 @@ def _matches(records: RecordSet, tenant: Any, condition: ColumnElement[bool]) ->
 def _set_frozen(connection: Connection, selection_no: int, total: int) -> int:
     connection.execute(_SET_FROZEN, {"number": selection_no, "records": total})
     return total
+
+
+def _stored(row: Any) -> StoredSelection:
+    return StoredSelection(
+        selection_no=row.selection_no,
+        kind=row.kind,
+        spec=row.spec,
+        key_types=tuple(KeyType(name) for name in row.key_types),
+        state=SelectionState(row.state),
+        total=row.total,
+    )

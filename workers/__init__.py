@@ -1,0 +1,1 @@
+"""The worker processes: roles, settings, the composition root, the control loop, drain."""

@@ -9,6 +9,7 @@ activity needs no code of its own.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,9 +18,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from bulklane.contracts import activity_calls as activities
-    from bulklane.contracts.effect import DeliverAnswer, DeliverEnd, DeliverRequest, effects_queue
+    from bulklane.contracts.effect import DeliverAnswer, DeliverEnd, DeliverRequest
     from bulklane.contracts.job import JobState, JobView, Phase
-    from bulklane.contracts.lane import Lane, control_queue, segment_queue
+    from bulklane.contracts.lane import Lane, control_queue, effects_queue, segment_queue
     from bulklane.contracts.message import Verb, VerbMessage, VerbRequest
     from bulklane.contracts.walk import FreezeRequest, SegmentAnswer, SegmentEnd, SegmentRequest
     from bulklane.workflows.activity_options import control_options, deliver_options, freeze_options, segment_options
@@ -42,6 +43,7 @@ class BulkJob:
         self._waits: dict[str, str] = {}
         self._segments: dict[int, workflow.ActivityHandle[SegmentAnswer]] = {}
         self._deliveries: dict[str, workflow.ActivityHandle[DeliverAnswer]] = {}
+        self._frozen: workflow.ActivityHandle[None] | None = None
         self._one_view = asyncio.Lock()
         self._queue = control_queue(workflow.info().task_queue)
 
@@ -85,7 +87,11 @@ class BulkJob:
     def status(self) -> dict[str, Any]:
         """What the job last knew of itself, and what it waits for."""
         job = self._job
-        known = {} if job is None else {"state": job.state, "total": job.total, "processed": job.processed, "owed": job.owed}
+        known = (
+            {}
+            if job is None
+            else {"state": job.state, "total": job.total, "processed": job.processed, "owed": job.owed}
+        )
         return {**known, "waits": dict(self._waits)}
 
     def _hear(self, verb: Verb, arguments: Sequence[Any]) -> None:
@@ -142,6 +148,8 @@ class BulkJob:
         # queued, backing off, paused in the UI, on a dead worker: the gate is shut, so none of them is needed
         for handle in self._segments.values():
             handle.cancel()
+        if self._frozen is not None:
+            self._frozen.cancel()
 
     async def _go(self, stream: str, *phases: Phase) -> bool:
         """Wait while the job is paused; False: this stream has no more to do in this run."""
@@ -175,8 +183,7 @@ class BulkJob:
 
     async def _barrier(self) -> None:
         await workflow.wait_condition(
-            lambda: workflow.all_handlers_finished()
-            and not (self._verbs or self._nudged or self._one_view.locked())
+            lambda: workflow.all_handlers_finished() and not (self._verbs or self._nudged or self._one_view.locked())
         )
 
     async def _rows(self) -> None:
@@ -198,7 +205,7 @@ class BulkJob:
                 summary="freeze the selection",
                 **freeze_options(job, queue),
             )
-            self._segments[-1] = handle  # type: ignore[assignment]
+            self._frozen = handle
             await _ended(handle)
             await self._see("look")
 
@@ -249,14 +256,12 @@ class BulkJob:
         self._waits[stream] = answer.reason
         show_job(self._known, self._waits)
         phase = self._phase
-        try:
+        with suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._full or self._phase is not phase,
                 timeout=timedelta(seconds=answer.retry_seconds),
                 timeout_summary=answer.reason,
             )
-        except asyncio.TimeoutError:
-            pass
         self._waits.pop(stream, None)
 
 
@@ -268,4 +273,3 @@ async def _ended(handle: workflow.ActivityHandle[T]) -> T | None:
         if is_cancelled_exception(error):
             return None
         raise
-

@@ -8,9 +8,9 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from bulklane.contracts import activity_calls as activities
-    from bulklane.contracts.effect import DeliverEnd, DeliverRequest, effects_queue
+    from bulklane.contracts.effect import DeliverEnd, DeliverRequest
     from bulklane.contracts.job import JobView
-    from bulklane.contracts.lane import control_queue
+    from bulklane.contracts.lane import control_queue, effects_queue
     from bulklane.workflows.activity_options import control_options, deliver_options
 
 

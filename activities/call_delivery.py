@@ -1,0 +1,138 @@
+"""Deliveries to a provider: each written as `sending` before its call, and settled by its token after it.
+
+Group commit: one transaction after another settles whatever was answered meanwhile and claims as much again. A kill
+repeats at most the calls in flight and those marked ahead, each under the same key.
+"""
+
+import asyncio
+import random
+from uuid import uuid4
+
+from sqlalchemy import Engine
+
+from bulklane.contracts.effect import DeliveryState, idempotency_key
+from bulklane.database import effect
+from bulklane.database.effect import Claim, Settlement
+from bulklane.database.job import Job
+from bulklane.operations.channel import Channel
+from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, NoLookUp, Refused, Unknown
+
+SHORTEST_BACKOFF = 0.5
+LONGEST_BACKOFF = 60.0
+CLAIM_MARGIN = 5.0
+
+_D = DeliveryState
+
+
+class CallDelivery:
+    """What one job owes to one provider, as many calls at once as the channel allows."""
+
+    def __init__(self, engine: Engine, channel: Channel, job: Job, sender: CallSender) -> None:
+        self.settled = 0
+        self.held: str | None = None
+        self._engine = engine
+        self._channel = channel
+        self._job = job
+        self._sender = sender
+        self._calls: set[asyncio.Task[None]] = set()
+        self._answered: list[Settlement] = []
+        self._slots = asyncio.Semaphore(channel.concurrency)
+        self._wake = asyncio.Event()
+
+    async def send_some(self) -> bool:
+        """One round: settle what was answered, claim as many as there is room for; False where nothing goes on."""
+        answered, self._answered = self._answered, []
+        # one marked ahead per sender keeps all of them busy while a round commits
+        room = 0 if self.held else self._channel.concurrency * self._ahead - len(self._calls)
+        claims = await asyncio.to_thread(self._round, answered, room)
+        self.settled += len(answered)
+        self._wake.clear()
+        for claim in claims:
+            task = asyncio.create_task(self._make(claim))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+        if not claims and not self._answered and self._calls:
+            await asyncio.wait({asyncio.ensure_future(self._wake.wait())}, timeout=0.5)
+        return bool(claims or answered or self._calls)
+
+    async def finish(self) -> None:
+        """Wait for the calls that are out and settle them, so that an ordered end leaves no doubt."""
+        if self._calls:
+            await asyncio.wait(self._calls)
+        answered, self._answered = self._answered, []
+        await asyncio.to_thread(self._round, answered, 0)
+        self.settled += len(answered)
+
+    @property
+    def _ahead(self) -> int:
+        # a mark that a kill leaves behind is a doubt, which only keys or a look-up can settle
+        return 2 if self._channel.keeps_keys else 1
+
+    def _round(self, answered: list[Settlement], room: int) -> list[Claim]:
+        with self._engine.begin() as connection:
+            effect.settle_deliveries(connection, self._job.job_no, answered)
+            if room <= 0:
+                return []
+            return effect.claim(
+                connection,
+                self._job.job_no,
+                self._channel.name,
+                turn=self._job.turn,
+                most=room,
+                token=uuid4(),
+                claim_seconds=self._channel.call_seconds * 2 + CLAIM_MARGIN,
+            )
+
+    async def _make(self, claim: Claim) -> None:
+        async with self._slots:
+            answer = await self._answer(claim)
+        if isinstance(answer, Held):
+            self.held = answer.reason
+        self._answered.append(self._settlement(claim, answer))
+        self._wake.set()
+
+    async def _answer(self, claim: Claim) -> Answer:
+        call = Call(idempotency_key(self._job.job_id, claim.effect, claim.key, claim.generation), claim.body)
+        if not claim.doubtful:
+            return await self._sender.send(call)
+        try:
+            known = await self._sender.look_up(call)
+        except NoLookUp as error:
+            known = None
+            if not self._channel.keeps_keys:
+                return _Undecided(str(error))
+        if known is not None:
+            return known
+        # the look-up's silence is no refusal: the call may still be on its way
+        if not self._channel.keeps_keys or claim.first_sent_seconds > self._channel.key_lifetime:
+            return _Undecided("the provider doesn't know the key, and would not know it again")
+        if claim.attempts > self._channel.most_attempts or claim.first_sent_seconds > self._channel.most_seconds:
+            return _Undecided("the attempts are used up")
+        return await self._sender.send(call)
+
+    def _settlement(self, claim: Claim, answer: Answer) -> Settlement:
+        state, code, text, due = _D.UNKNOWN, "", "", 0.0
+        match answer:
+            case Done(code=code, text=text):
+                state = _D.DONE
+            case Refused(code=code, reason=text):
+                state = _D.REFUSED
+            case Later(seconds=seconds, reason=text):
+                state, due = _D.LATER, seconds if seconds is not None else _backoff(claim.attempts)
+            case Held(reason=text):
+                state, due = _D.LATER, _backoff(claim.attempts)
+            case _Undecided(reason=text):
+                state = _D.UNDECIDED
+            case Unknown(reason=text):
+                due = _backoff(claim.attempts)
+        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due)
+
+
+class _Undecided(Unknown):
+    """Nobody can find out any more."""
+
+
+def _backoff(attempts: int) -> float:
+    """Full jitter over a doubling ceiling (AWS Architecture Blog, "Exponential Backoff And Jitter")."""
+    ceiling = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2 ** min(attempts - 1, 10))
+    return random.uniform(ceiling / 2, ceiling)  # noqa: S311

@@ -1,0 +1,73 @@
+"""What a worker process reads from its environment; all that is wrong is reported at once."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field, SecretStr
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from bulklane.contracts.timing import Timing
+from bulklane.operations.channel import Endpoint
+
+Modules = Annotated[str, Field(description="the modules that end in OPERATIONS = [...], comma-separated")]
+
+
+class ChannelSettings(BaseModel):
+    """Where a channel's system is."""
+
+    url: str
+    token: SecretStr | None = None
+
+    def endpoint(self) -> Endpoint:
+        """As the channel's sender wants it."""
+        return Endpoint(self.url, self.token.get_secret_value() if self.token else None)
+
+
+class WorkerSettings(BaseSettings):
+    """The settings of every worker role; each field is `BULKLANE_<NAME>`, a channel's `BULKLANE_CHANNELS__<NAME>__URL`.
+
+    Temporal's own connection comes from its environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, ...).
+    Times are in seconds; how they must fit stands in `contracts/timing.py`.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="BULKLANE_", env_nested_delimiter="__", frozen=True, extra="ignore", env_ignore_empty=True
+    )
+
+    database_url: str
+    operations: Modules
+    channels: dict[str, ChannelSettings] = {}
+    small_max_records: int = Field(default=500, ge=0)
+    slots: int = Field(default=8, ge=1, le=200)
+    connection_budget: int = Field(default=90, ge=1)
+    processes: int = Field(default=8, ge=1)
+    process_name: str | None = None
+    drain_seconds: float = Field(default=20.0, gt=0)
+    health_port: int | None = None
+    log_level: str = "INFO"
+
+    chunk_target: float = Timing.chunk_target
+    statement_timeout: float = Timing.statement_timeout
+    transaction_timeout: float = Timing.transaction_timeout
+    deadlock_timeout: float = Timing.deadlock_timeout
+    heartbeat_timeout: float = Timing.heartbeat_timeout
+    heartbeat_throttle: float = Timing.heartbeat_throttle
+    sticky_timeout: float = Timing.sticky_timeout
+    workflow_task_timeout: float = Timing.workflow_task_timeout
+    longest_backoff: float = Timing.longest_backoff
+    suspect_after: float = Timing.suspect_after
+    segment: float = Timing.segment
+    deliver: float = Timing.deliver
+    control_interval: float = Timing.control_interval
+    shift_statement_timeout: float = Timing.shift_statement_timeout
+    freeze_statement_timeout: float = Timing.freeze_statement_timeout
+
+    def timing(self) -> Timing:
+        """The times as one value."""
+        return Timing(**{name: getattr(self, name) for name in Timing.__dataclass_fields__})
+
+    def modules(self) -> list[str]:
+        """The modules of `operations`."""
+        return [name.strip() for name in self.operations.split(",") if name.strip()]
+
+
+_ = NoDecode
