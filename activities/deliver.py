@@ -47,9 +47,9 @@ class Deliver:
 
     def _delivery(self, job: Job, channel: str) -> CallDelivery | IndexDelivery:
         sender = self.senders[channel]
-        if hasattr(sender, "index"):
+        if isinstance(sender, IndexSender):
             return IndexDelivery(self.engine, self.registry, job, channel, sender)
-        return CallDelivery(self.engine, self.registry.channels[channel], job, sender)  # type: ignore[arg-type]
+        return CallDelivery(self.engine, self.registry.channels[channel], job, sender)
 
     async def _deliver(self, request: DeliverRequest, delivery: CallDelivery | IndexDelivery) -> DeliverAnswer:
         until = asyncio.get_running_loop().time() + request.seconds

@@ -94,6 +94,11 @@ class ChunkPlan:
         return _chain(self)
 
 
+def _p(name: str) -> str:
+    """A parameter's name: never a column's, or SQLAlchemy would take it for a new value of each UPDATE in the chain."""
+    return f"_bulklane_{name}"
+
+
 def slice_at(selection_no: int, cursor: int, hi: int, size: int) -> Slice:
     """The next slice at a cursor: at most `size` records, within the range and one block."""
     return Slice(selection_no, cursor, min(hi, cursor + size, (cursor // BLOCK_SIZE + 1) * BLOCK_SIZE))
@@ -111,7 +116,7 @@ def fail_chunk(
     connection: Connection, ref: RangeRef, epoch: int, piece: Slice, key: str, code: str, reason: str
 ) -> ChunkResult | None:
     """Report the slice's one record as failed and step over it; None where the gate was not passed."""
-    values = _values(ref, epoch, piece) | {"key": key, "code": code, "reason": reason[:500]}
+    values = _values(ref, epoch, piece) | {"bad_key": key, "bad_code": code, "bad_reason": reason[:500]}
     return _result(connection, _FAIL, values)
 
 
@@ -121,17 +126,20 @@ def keys_of(connection: Connection, piece: Slice, key_types: Sequence[KeyType]) 
     rows = unnested(list(columns.c), [f"key{n}" for n in range(1, len(key_types) + 1)], "one")
     names = [rows.c[f"key{n}"] for n in range(1, len(key_types) + 1)]
     statement = select(key_text(names, key_types)).select_from(columns.join(rows, true())).order_by(rows.c.ordinal)
-    return [row[0] for row in connection.execute(statement, _slice_values(piece))]
+    return [
+        row[0]
+        for row in connection.execute(statement, {_p(name): value for name, value in _slice_values(piece).items()})
+    ]
 
 
 def _values(ref: RangeRef, epoch: int, piece: Slice) -> dict[str, Any]:
     return _slice_values(piece) | {
-        "job_no": ref.job_no,
-        "round": ref.round,
-        "range_no": ref.range_no,
-        "epoch": epoch,
-        "lo": piece.lo,
-        "hi": piece.hi,
+        "of_job": ref.job_no,
+        "of_round": ref.round,
+        "of_range": ref.range_no,
+        "at_epoch": epoch,
+        "from_cursor": piece.lo,
+        "to_cursor": piece.hi,
         "size": piece.hi - piece.lo,
     }
 
@@ -140,15 +148,15 @@ def _slice_values(piece: Slice) -> dict[str, Any]:
     number = piece.lo // BLOCK_SIZE
     first = number * BLOCK_SIZE
     return {
-        "selection_no": piece.selection_no,
-        "block_no": number,
+        "of_selection": piece.selection_no,
+        "of_block": number,
         "slice_from": piece.lo - first + 1,
         "slice_to": piece.hi - first,
     }
 
 
 def _result(connection: Connection, statement: Executable, values: dict[str, Any]) -> ChunkResult | None:
-    row = connection.execute(statement, values).one_or_none()
+    row = connection.execute(statement, {_p(name): value for name, value in values.items()}).one_or_none()
     if row is None:
         return None
     return ChunkResult(row.cursor, row.changed, row.skipped, row.not_found, row.failed)
@@ -157,11 +165,11 @@ def _result(connection: Connection, statement: Executable, values: dict[str, Any
 _GATE = (
     select(range_.c.next_seq.label("seq"))
     .where(
-        range_.c.job_no == bindparam("job_no"),
-        range_.c.round == bindparam("round"),
-        range_.c.no == bindparam("range_no"),
-        range_.c.cursor == bindparam("lo"),
-        range_.c.epoch == bindparam("epoch"),
+        range_.c.job_no == bindparam(_p("of_job")),
+        range_.c.round == bindparam(_p("of_round")),
+        range_.c.no == bindparam(_p("of_range")),
+        range_.c.cursor == bindparam(_p("from_cursor")),
+        range_.c.epoch == bindparam(_p("at_epoch")),
         range_.c.open,
     )
     .with_for_update()
@@ -172,7 +180,7 @@ _GATE = (
 
 def _sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
     """The slice's key arrays, one column per key column; no row unless the gate was passed."""
-    first, last = bindparam("slice_from", type_=Integer), bindparam("slice_to", type_=Integer)
+    first, last = bindparam(_p("slice_from"), type_=Integer), bindparam(_p("slice_to"), type_=Integer)
     arrays = []
     for position, key_type in enumerate(key_types, 1):
         array = block.c[key_column(position, key_type)][first:last]
@@ -180,7 +188,7 @@ def _sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
         array = cast(array, ARRAY(Text())).collate("default") if key_type is KeyType.TEXT else array
         arrays.append(array.label(f"key{position}"))
     statement = select(*arrays).where(
-        block.c.selection_no == bindparam("selection_no"), block.c.no == bindparam("block_no")
+        block.c.selection_no == bindparam(_p("of_selection")), block.c.no == bindparam(_p("of_block"))
     )
     for gate in passed:
         statement = statement.where(select(literal(1)).select_from(gate).exists())
@@ -257,7 +265,7 @@ def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list
         )
         .select_from(slice_.join(wanted, true()))
         # without it, the anti-join would run for every chunk
-        .where(select(tally.c.changed).scalar_subquery() < bindparam("size", type_=Integer), ~was_changed)
+        .where(select(tally.c.changed).scalar_subquery() < bindparam(_p("size"), type_=Integer), ~was_changed)
         .cte("missing")
         .prefix_with("MATERIALIZED")
     )
@@ -265,9 +273,9 @@ def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list
 
 def _reported(missing: CTE) -> CTE:
     rows = select(
-        bindparam("job_no", type_=BigInteger),
+        bindparam(_p("of_job"), type_=BigInteger),
         missing.c.key,
-        bindparam("round", type_=Integer),
+        bindparam(_p("of_round"), type_=Integer),
         missing.c.kind,
         literal("", Text()),
         case((missing.c.kind == "skipped", NO_LONGER_MATCHES), else_=""),
@@ -290,13 +298,13 @@ def _report(rows: Any) -> CTE:
 def _written(counts: CTE) -> CTE:
     columns = ["job_no", "round", "range_no", "seq", "lo", "hi", "epoch", "changed", "skipped", "failed", "not_found"]
     rows = select(
-        bindparam("job_no", type_=BigInteger),
-        bindparam("round", type_=Integer),
-        bindparam("range_no", type_=Integer),
+        bindparam(_p("of_job"), type_=BigInteger),
+        bindparam(_p("of_round"), type_=Integer),
+        bindparam(_p("of_range"), type_=Integer),
         _GATE.c.seq,
-        bindparam("lo", type_=BigInteger),
-        bindparam("hi", type_=BigInteger),
-        bindparam("epoch", type_=BigInteger),
+        bindparam(_p("from_cursor"), type_=BigInteger),
+        bindparam(_p("to_cursor"), type_=BigInteger),
+        bindparam(_p("at_epoch"), type_=BigInteger),
         counts.c.changed,
         counts.c.skipped,
         counts.c.failed,
@@ -310,13 +318,13 @@ def _moved(counts: CTE) -> CTE:
     return (
         update(range_)
         .where(
-            range_.c.job_no == bindparam("job_no"),
-            range_.c.round == bindparam("round"),
-            range_.c.no == bindparam("range_no"),
+            range_.c.job_no == bindparam(_p("of_job")),
+            range_.c.round == bindparam(_p("of_round")),
+            range_.c.no == bindparam(_p("of_range")),
             _GATE.c.seq == range_.c.next_seq,
         )
         .values(
-            cursor=bindparam("hi", type_=BigInteger),
+            cursor=bindparam(_p("to_cursor"), type_=BigInteger),
             next_seq=range_.c.next_seq + 1,
             deaths=0,
             troubled_since=None,
@@ -334,9 +342,9 @@ def _debt(effect: OwedEffect, number: int, changed: CTE) -> CTE:
     body = func.array_agg(changed.c[f"body{number}"]) if effect.body is not None else cast(null(), ARRAY(Text()))
     rows = (
         select(
-            bindparam("job_no", type_=BigInteger),
-            bindparam("round", type_=Integer),
-            bindparam("range_no", type_=Integer),
+            bindparam(_p("of_job"), type_=BigInteger),
+            bindparam(_p("of_round"), type_=Integer),
+            bindparam(_p("of_range"), type_=Integer),
             select(_GATE.c.seq).scalar_subquery(),
             literal(effect.name, Text()),
             literal(effect.channel, Text()),
@@ -354,12 +362,12 @@ def _debt(effect: OwedEffect, number: int, changed: CTE) -> CTE:
 
 def _fail_chain() -> Executable:
     rows = select(
-        bindparam("job_no", type_=BigInteger),
-        bindparam("key", type_=Text()),
-        bindparam("round", type_=Integer),
+        bindparam(_p("of_job"), type_=BigInteger),
+        bindparam(_p("bad_key"), type_=Text()),
+        bindparam(_p("of_round"), type_=Integer),
         literal("failed", Text()),
-        bindparam("code", type_=Text()),
-        bindparam("reason", type_=Text()),
+        bindparam(_p("bad_code"), type_=Text()),
+        bindparam(_p("bad_reason"), type_=Text()),
     ).select_from(_GATE)
     zero = literal(0, Integer)
     counts = select(

@@ -79,9 +79,9 @@ class Settlement:
     due_seconds: float = 0.0
 
 
-_OPEN_OWED = and_(owed.c.job_no == bindparam("job_no"), owed.c.taken_to < owed.c.size)
-_OPEN_DELIVERY = and_(delivery.c.job_no == bindparam("job_no"), delivery.c.state.in_(OPEN_STATES))
-_ON_CHANNEL = (owed.c.channel == bindparam("channel"), delivery.c.channel == bindparam("channel"))
+_OPEN_OWED = and_(owed.c.job_no == bindparam("of_job"), owed.c.taken_to < owed.c.size)
+_OPEN_DELIVERY = and_(delivery.c.job_no == bindparam("of_job"), delivery.c.state.in_(OPEN_STATES))
+_ON_CHANNEL = (owed.c.channel == bindparam("of_channel"), delivery.c.channel == bindparam("of_channel"))
 
 _OWES = select(
     or_(
@@ -102,14 +102,14 @@ _COUNT = select(
 _UNSUCCESSFUL = select(
     select(literal(1))
     .where(
-        delivery.c.job_no == bindparam("job_no"),
+        delivery.c.job_no == bindparam("of_job"),
         delivery.c.state.in_((_D.REFUSED, _D.UNDECIDED, _D.GIVEN_UP)),
     )
     .exists()
 )
 _TALLY = (
     select(delivery.c.channel, delivery.c.state, func.count())
-    .where(delivery.c.job_no == bindparam("job_no"))
+    .where(delivery.c.job_no == bindparam("of_job"))
     .group_by(delivery.c.channel, delivery.c.state)
     .order_by(delivery.c.channel, delivery.c.state)
 )
@@ -117,28 +117,28 @@ _TALLY = (
 
 def owes(connection: Connection, job_no: int) -> bool:
     """Whether any effect of the job is not yet final."""
-    return bool(connection.execute(_OWES, {"job_no": job_no}).scalar_one())
+    return bool(connection.execute(_OWES, {"of_job": job_no}).scalar_one())
 
 
 def owes_on(connection: Connection, job_no: int, channel: str) -> bool:
     """Whether any effect of the job on the channel is not yet final."""
-    return bool(connection.execute(_OWES_ON, {"job_no": job_no, "channel": channel}).scalar_one())
+    return bool(connection.execute(_OWES_ON, {"of_job": job_no, "of_channel": channel}).scalar_one())
 
 
 def count_owed(connection: Connection, job_no: int) -> int:
     """How many effects of the job are not yet final."""
-    untaken, open_deliveries = connection.execute(_COUNT, {"job_no": job_no}).one()
+    untaken, open_deliveries = connection.execute(_COUNT, {"of_job": job_no}).one()
     return int(untaken) + int(open_deliveries)
 
 
 def any_unsuccessful(connection: Connection, job_no: int) -> bool:
     """Whether a delivery of the job is final without being done."""
-    return bool(connection.execute(_UNSUCCESSFUL, {"job_no": job_no}).scalar_one())
+    return bool(connection.execute(_UNSUCCESSFUL, {"of_job": job_no}).scalar_one())
 
 
 def tally(connection: Connection, job_no: int) -> list[tuple[str, str, int]]:
     """How many deliveries there are by channel and state."""
-    return [(row[0], row[1], int(row[2])) for row in connection.execute(_TALLY, {"job_no": job_no})]
+    return [(row[0], row[1], int(row[2])) for row in connection.execute(_TALLY, {"of_job": job_no})]
 
 
 # --- the order of effects of jobs that share resources
@@ -147,7 +147,7 @@ _mine, _theirs = job_resource.alias("mine"), job_resource.alias("theirs")
 _EARLIER = (
     select(_theirs.c.job_no)
     .join(_mine, and_(_mine.c.resource == _theirs.c.resource, _theirs.c.turn < _mine.c.turn))
-    .where(_mine.c.job_no == bindparam("job_no"), _theirs.c.job_no != _mine.c.job_no)
+    .where(_mine.c.job_no == bindparam("of_job"), _theirs.c.job_no != _mine.c.job_no)
     .distinct()
     .subquery("earlier")
 )
@@ -170,7 +170,7 @@ _BLOCKED_BY = (
 
 def blocked_by(connection: Connection, job_no: int, channel: str) -> int | None:
     """The number of a job with a smaller turn on a shared resource that still owes on the channel, if there is one."""
-    found = connection.execute(_BLOCKED_BY, {"job_no": job_no, "channel": channel}).scalar_one_or_none()
+    found = connection.execute(_BLOCKED_BY, {"of_job": job_no, "of_channel": channel}).scalar_one_or_none()
     return None if found is None else int(found)
 
 
@@ -209,7 +209,7 @@ def owed_slices(connection: Connection, job_no: int, channel: str, most: int) ->
 
     Read by what is open, never from a highest number seen: a chunk that commits late is found all the same.
     """
-    rows = connection.execute(_SLICES, {"job_no": job_no, "channel": channel, "most": most})
+    rows = connection.execute(_SLICES, {"of_job": job_no, "of_channel": channel, "most": most})
     return [
         OwedSlice(row.round, row.range_no, row.seq, row.effect, row.taken_to, row.keys, row.versions) for row in rows
     ]
@@ -259,7 +259,7 @@ def settle_slice(
 
 _CLAIM_SECONDS = bindparam("claim_seconds", type_=Double)
 _claim_end = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, _CLAIM_SECONDS)
-_TOKEN = bindparam("token", type_=Uuid)
+_TOKEN = bindparam("new_token", type_=Uuid)
 
 
 def _again() -> Any:
@@ -282,7 +282,7 @@ def _again() -> Any:
     )
     claimed = (
         update(delivery)
-        .where(delivery.c.job_no == bindparam("job_no"), delivery.c.effect == due.c.effect, delivery.c.key == due.c.key)
+        .where(delivery.c.job_no == bindparam("of_job"), delivery.c.effect == due.c.effect, delivery.c.key == due.c.key)
         .values(state=_D.SENDING, token=_TOKEN, claimed_until=_claim_end, attempts=delivery.c.attempts + 1)
         .returning(
             delivery.c.effect,
@@ -301,7 +301,7 @@ def _again() -> Any:
     body = (
         select(owed.c.bodies[claimed.c.place + 1])
         .where(
-            owed.c.job_no == bindparam("job_no"),
+            owed.c.job_no == bindparam("of_job"),
             owed.c.round == claimed.c.round,
             owed.c.range_no == claimed.c.range_no,
             owed.c.seq == claimed.c.seq,
@@ -352,7 +352,7 @@ def _first() -> Any:
         head.c.effect,
         head.c["keys"][place.c.place + 1],
         head.c.channel,
-        bindparam("turn", type_=BigInteger),
+        bindparam("of_turn", type_=BigInteger),
         head.c.round,
         head.c.range_no,
         head.c.seq,
@@ -406,7 +406,7 @@ _arrays = (
 _SETTLE = (
     update(delivery)
     .where(
-        delivery.c.job_no == bindparam("job_no"),
+        delivery.c.job_no == bindparam("of_job"),
         delivery.c.effect == _arrays.c.effect,
         delivery.c.key == _arrays.c.key,
         # done always wins: the call has happened, whoever holds the claim now
@@ -431,10 +431,10 @@ def claim(
     connection: Connection, job_no: int, channel: str, *, turn: int, most: int, token: UUID, claim_seconds: float
 ) -> list[Claim]:
     """Mark up to `most` deliveries as `sending` with the token, those already begun first; they may be made now."""
-    values = {"job_no": job_no, "channel": channel, "token": token, "claim_seconds": claim_seconds}
+    values = {"of_job": job_no, "of_channel": channel, "new_token": token, "claim_seconds": claim_seconds}
     rows = list(connection.execute(_AGAIN, values | {"most": most}))
     if len(rows) < most:
-        rows += connection.execute(_FIRST, values | {"most": most - len(rows), "turn": turn})
+        rows += connection.execute(_FIRST, values | {"most": most - len(rows), "of_turn": turn})
     return [
         Claim(
             row.effect,
@@ -458,7 +458,7 @@ def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence
     connection.execute(
         _SETTLE,
         {
-            "job_no": job_no,
+            "of_job": job_no,
             "effects": [one.effect for one in ordered],
             "keys": [one.key for one in ordered],
             "tokens": [one.token for one in ordered],
@@ -481,5 +481,5 @@ _NEXT_DUE = select(
 
 def next_due_seconds(connection: Connection, job_no: int, channel: str) -> float | None:
     """In how many seconds the next open delivery becomes due; None where none is open."""
-    seconds = connection.execute(_NEXT_DUE, {"job_no": job_no, "channel": channel}).scalar_one()
+    seconds = connection.execute(_NEXT_DUE, {"of_job": job_no, "of_channel": channel}).scalar_one()
     return None if seconds is None else float(seconds)

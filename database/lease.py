@@ -21,7 +21,9 @@ class Holder:
     since: datetime
 
 
-_WANTED = func.unnest(cast(bindparam("resources"), ARRAY(Text()))).table_valued("resource", name="wanted")
+_WANTED = (
+    func.unnest(cast(bindparam("resources"), ARRAY(Text()))).table_valued("resource", name="wanted").render_derived()
+)
 
 _ACQUIRE = (
     upsert(lease)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -46,6 +47,8 @@ class StoredSelection:
     key_types: tuple[KeyType, ...]
     state: SelectionState
     total: int | None
+    duplicates: int
+    selected_at: datetime | None
 
 
 _INSERT = insert(selection).returning(selection.c.selection_no)
@@ -175,4 +178,6 @@ def _stored(row: Any) -> StoredSelection:
         key_types=tuple(KeyType(name) for name in row.key_types),
         state=SelectionState(row.state),
         total=row.total,
+        duplicates=row.duplicates,
+        selected_at=row.selected_at,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Document:
     source: Mapping[str, Any] | None
 
 
+@runtime_checkable
 class CallSender(Protocol):
     """Calls a provider."""
 
@@ -76,6 +77,7 @@ class CallSender(Protocol):
         """Give up connections."""
 
 
+@runtime_checkable
 class IndexSender(Protocol):
     """Writes documents to a search index."""
 

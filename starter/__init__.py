@@ -1,0 +1,1 @@
+"""Ways in: accept, ask, control. The Python client and the command line."""

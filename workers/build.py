@@ -80,7 +80,8 @@ def connect_senders(parts: Parts) -> None:
     if channel is None or where is None:
         known = ", ".join(sorted(parts.registry.channels)) or "none"
         raise OperationError(
-            f"the channel {name!r} needs CHANNELS of a module (known: {known}) and BULKLANE_CHANNELS__{name.upper()}__URL"
+            f"the channel {name!r} needs an entry in CHANNELS of a module (known: {known})"
+            f" and BULKLANE_CHANNELS__{name.upper()}__URL"
         )
     endpoint = where.endpoint()
     if channel.indexes:

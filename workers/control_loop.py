@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -81,7 +82,7 @@ class ControlLoop:
         for suspect in await self._read(lambda c: control.suspects(c, silent_for=silent, most=MOST)):
             state, reason = await self._verdict(suspect)
             if state is None:
-                await self._read(lambda c, job_no=suspect.job_no: note_heard(c, job_no, heard_by=self._process))
+                await self._read(partial(note_heard, job_no=suspect.job_no, heard_by=self._process))
             elif await asyncio.to_thread(self._settle, suspect, state, reason):
                 log.info("settled", job_id=suspect.job_id, state=str(state), reason=reason)
 

@@ -46,9 +46,7 @@ async def _serve(parts: Parts, stop: asyncio.Event) -> None:
     client = await connect_client()
     search_attributes = await has_search_attributes(client)
     if not search_attributes:
-        log.warning(
-            "search attributes missing", needed=sorted(SEARCH_ATTRIBUTES), effect="jobs can't be searched by them"
-        )
+        log.warning("search attributes missing", needed=sorted(SEARCH_ATTRIBUTES))
     workers = build_workers(parts, client, search_attributes=search_attributes)
     async with contextlib.AsyncExitStack() as running:
         for worker in workers:

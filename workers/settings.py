@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bulklane.contracts.timing import Timing
 from bulklane.operations.channel import Endpoint
@@ -68,6 +68,3 @@ class WorkerSettings(BaseSettings):
     def modules(self) -> list[str]:
         """The modules of `operations`."""
         return [name.strip() for name in self.operations.split(",") if name.strip()]
-
-
-_ = NoDecode

@@ -1,0 +1,64 @@
+"""Bulklane: bulk operations over database records, on Temporal.
+
+The names are loaded when they are first used: workflow code is loaded through this package too, and again for each
+workflow, and must not load a database driver with it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bulklane.database.accept import Conflict, JobIdReused
+    from bulklane.database.job import JobUnknown
+    from bulklane.operations.channel import Channel, Endpoint
+    from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
+    from bulklane.operations.request import InvalidRequest
+    from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
+    from bulklane.operations.senders.http_provider import HttpProvider
+    from bulklane.operations.senders.search_index import SearchIndex
+    from bulklane.starter.client import Client, Submission
+    from bulklane.starter.status import JobStatus
+
+_HOMES = {
+    "database.accept": ("Conflict", "JobIdReused"),
+    "database.job": ("JobUnknown",),
+    "operations.channel": ("Channel", "Endpoint"),
+    "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
+    "operations.request": ("InvalidRequest",),
+    "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
+    "operations.senders.http_provider": ("HttpProvider",),
+    "operations.senders.search_index": ("SearchIndex",),
+    "starter.client": ("Client", "Submission"),
+    "starter.status": ("JobStatus",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CallEffect",
+    "Channel",
+    "Client",
+    "Conflict",
+    "Done",
+    "Endpoint",
+    "Held",
+    "HttpProvider",
+    "IndexEffect",
+    "InvalidRequest",
+    "JobIdReused",
+    "JobStatus",
+    "JobUnknown",
+    "Later",
+    "Operation",
+    "Records",
+    "Refused",
+    "SearchIndex",
+    "Submission",
+    "Unknown",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"bulklane has no {name!r}")
+    return getattr(import_module(f"bulklane.{home}"), name)

@@ -1,0 +1,50 @@
+"""Accepts a request: one transaction of the database, and after its commit the start of the workflow."""
+
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Engine
+
+from bulklane.database import accept
+from bulklane.database.accept import Accepted, Conflict, LeaseMissed
+from bulklane.database.engine import limited_transaction
+from bulklane.operations.operation import Registry
+from bulklane.operations.request import Request, read_request
+
+STATEMENT_SECONDS = 60.0
+TRIES = 5
+
+
+def accept_request(engine: Engine, registry: Registry, raw: dict[str, Any], small_max_records: int) -> Accepted:
+    """The job of a request; stored, or found where the same was accepted before.
+
+    Raises InvalidRequest, Conflict (the resources are owned) and JobIdReused; nothing is stored then.
+    """
+    request = read_request({"job_id": str(uuid4()), **raw}, registry)
+    for _ in range(TRIES):
+        found = _try(engine, request, small_max_records)
+        if found is not None:
+            return found
+    raise LeaseMissed(request.resources)
+
+
+def _try(engine: Engine, request: Request, small_max_records: int) -> Accepted | None:
+    with engine.connect() as connection:
+        found = accept.find_accepted(connection, request)
+        if found is not None:
+            return found
+        size = accept.measure(connection, request, small_max_records)
+    try:
+        with limited_transaction(engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2) as connection:
+            return accept.store(connection, request, size=size, small_max_records=small_max_records)
+    except LeaseMissed:
+        return _owner(engine, request)
+
+
+def _owner(engine: Engine, request: Request) -> Accepted | None:
+    """After a missed lease: the same request's own job; None where the holder has gone, so that it is worth a try."""
+    with engine.connect() as connection:
+        answer = accept.conflict(connection, request)
+    if isinstance(answer, Conflict):
+        raise answer
+    return answer

@@ -1,0 +1,188 @@
+"""The Python client: submit, get, wait, watch, pause, resume, cancel."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self
+from uuid import uuid4
+
+from sqlalchemy import Engine
+from temporalio.client import Client as TemporalClient
+from temporalio.envconfig import ClientConfig
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.start import start_options
+from bulklane.database.accept import Accepted
+from bulklane.database.advance import apply_message
+from bulklane.database.engine import connect_engine
+from bulklane.database.job import Job, JobUnknown, find_job
+from bulklane.operations.operation import Registry
+from bulklane.operations.registry import load_registry
+from bulklane.starter.accept import accept_request
+from bulklane.starter.settings import StarterSettings
+from bulklane.starter.status import JobStatus, read_status
+
+START_SECONDS = 2.0
+CONNECT_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An accepted job. `replayed`: the same request had been accepted before; this call stored nothing."""
+
+    job_id: str
+    lane: str
+    replayed: bool
+
+
+@dataclass
+class Client:
+    """Starts jobs and speaks to them. One per event loop.
+
+    Everything is written to the database first: with Temporal away a submission is accepted all the same, and the
+    control loop starts it.
+    """
+
+    engine: Engine
+    registry: Registry
+    small_max_records: int
+    workflow_task_timeout: float = 5.0
+    who: str = ""
+    _temporal: TemporalClient | None = field(default=None, repr=False)
+
+    @classmethod
+    def connect(cls, settings: StarterSettings | None = None) -> Self:
+        """A client of the environment's settings. Raises pydantic's ValidationError naming each bad variable."""
+        known = settings or StarterSettings()  # type: ignore[call-arg]
+        return cls(
+            engine=connect_engine(known.database_url, role="client", pool_size=known.pool_size),
+            registry=load_registry(known.modules()),
+            small_max_records=known.small_max_records,
+            workflow_task_timeout=known.workflow_task_timeout,
+            who=known.who,
+        )
+
+    async def __aenter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self.engine.dispose()
+
+    async def submit(
+        self,
+        operation: str,
+        *,
+        tenant: str,
+        selection: Mapping[str, Any],
+        parameters: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        job_id: str | None = None,
+        **options: Any,
+    ) -> Submission:
+        """Accept a job and start it.
+
+        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"all": True}. `options`: parallelism, priority, who, why.
+        Repeating a call with the same `idempotency_key` or `job_id` gives the same job.
+        Raises InvalidRequest, Conflict (another job owns the data; its `holder` tells which) and JobIdReused.
+        """
+        raw: dict[str, Any] = {
+            "operation": operation,
+            "tenant": tenant,
+            "selection": selection,
+            "parameters": dict(parameters or {}),
+            "who": self.who,
+            **options,
+        }
+        raw |= {} if idempotency_key is None else {"idempotency_key": idempotency_key}
+        raw |= {} if job_id is None else {"job_id": job_id}
+        accepted = await asyncio.to_thread(accept_request, self.engine, self.registry, raw, self.small_max_records)
+        await self._start(accepted)
+        return Submission(accepted.job.job_id, accepted.job.lane, accepted.replayed)
+
+    async def get(self, job_id: str, *, tenant: str | None = None) -> JobStatus:
+        """The job's status now. Raises JobUnknown, also for another tenant's job."""
+
+        def read() -> JobStatus:
+            with self.engine.connect() as connection:
+                return read_status(connection, job_id, tenant)
+
+        return await asyncio.to_thread(read)
+
+    async def watch(self, job_id: str, *, tenant: str | None = None, every: float = 0.5) -> AsyncIterator[JobStatus]:
+        """The job's status every so many seconds, the last one when it is over. Raises JobUnknown."""
+        while True:
+            status = await self.get(job_id, tenant=tenant)
+            yield status
+            if status.over:
+                return
+            await asyncio.sleep(every)
+
+    async def wait(self, job_id: str, *, tenant: str | None = None, timeout: float | None = None) -> JobStatus:
+        """The job's status when it is over. Raises TimeoutError after `timeout` seconds, and JobUnknown."""
+        async with asyncio.timeout(timeout):
+            async for status in self.watch(job_id, tenant=tenant, every=0.2):
+                if status.over:
+                    return status
+        raise AssertionError("a watch ends only with a job that is over")
+
+    async def pause(self, job_id: str, **message: str) -> JobStatus:
+        """Pause: `pausing` at once, `paused` when no chunk can commit any more. `message`: who, why, tenant, message_id."""
+        return await self._say(job_id, Verb.PAUSE, **message)
+
+    async def resume(self, job_id: str, **message: str) -> JobStatus:
+        """Resume a paused job."""
+        return await self._say(job_id, Verb.RESUME, **message)
+
+    async def cancel(self, job_id: str, **message: str) -> JobStatus:
+        """Cancel: no further chunk; the effects of committed chunks are still delivered. Final."""
+        return await self._say(job_id, Verb.CANCEL, **message)
+
+    async def _say(
+        self, job_id: str, verb: Verb, *, tenant: str | None = None, who: str = "", why: str = "", message_id: str = ""
+    ) -> JobStatus:
+        message = VerbMessage(message_id or str(uuid4()), verb, who or self.who, why)
+
+        def write() -> Job:
+            with self.engine.begin() as connection:
+                job = find_job(connection, job_id, tenant)
+                if job is None:
+                    raise JobUnknown(f"there is no job {job_id!r}")
+                return apply_message(connection, job.job_no, message)
+
+        await asyncio.to_thread(write)
+        # the row is what counts: without the signal the control loop sees it within two seconds
+        with contextlib.suppress(RPCError, RuntimeError, TimeoutError):
+            temporal = await self._connected()
+            await temporal.get_workflow_handle(job_id).signal("look", rpc_timeout=timedelta(seconds=START_SECONDS))
+        return await self.get(job_id, tenant=tenant)
+
+    async def _start(self, accepted: Accepted) -> None:
+        """Start the workflow; a start that fails is made up for by the control loop."""
+        job = accepted.job
+        if job.over or job.opened_round == job.round:
+            return
+        options = start_options(
+            job.job_id, job.operation, job.tenant, job.lane, job.priority, self.workflow_task_timeout
+        )
+        with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, RuntimeError, TimeoutError):
+            temporal = await self._connected()
+            await temporal.start_workflow("BulkJob", **options, rpc_timeout=timedelta(seconds=START_SECONDS))
+
+    async def _connected(self) -> TemporalClient:
+        if self._temporal is None:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                self._temporal = await TemporalClient.connect(**ClientConfig.load_client_connect_config())
+        return self._temporal
+
+
+_ = Sequence

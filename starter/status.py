@@ -1,0 +1,93 @@
+"""What a caller is told of a job."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from bulklane.contracts.job import OVER_STATES, JobState
+from bulklane.database import effect
+from bulklane.database import range as ranges
+from bulklane.database.job import Job, JobUnknown, find_job
+from bulklane.database.selection import read_selection
+from bulklane.database.wish import read_wish
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet."""
+
+    job_id: str
+    tenant: str
+    operation: str
+    lane: str
+    state: JobState
+    reason: str
+    round: int
+    total: int | None
+    duplicates: int
+    processed: int
+    changed: int
+    skipped: int
+    failed: int
+    not_found: int
+    not_started: int | None
+    owed: int
+    deliveries: dict[str, dict[str, int]]
+    who: str
+    why: str
+    wish: str
+    accepted_at: datetime
+    selected_at: datetime | None
+    opened_at: datetime | None
+    released_at: datetime | None
+    over_at: datetime | None
+
+    @property
+    def over(self) -> bool:
+        """Whether the state is a terminal one."""
+        return self.state in OVER_STATES
+
+
+def read_status(connection: Connection, job_id: str, tenant: str | None = None) -> JobStatus:
+    """The status of a job; raises JobUnknown, also for another tenant's."""
+    job = find_job(connection, job_id, tenant)
+    if job is None:
+        raise JobUnknown(f"there is no job {job_id!r}")
+    return _status(connection, job)
+
+
+def _status(connection: Connection, job: Job) -> JobStatus:
+    counters = ranges.counters(connection, job.job_no, job.round)
+    selection = read_selection(connection, job.selection_no)
+    wanted = read_wish(connection, job.job_no)
+    deliveries: dict[str, dict[str, int]] = {}
+    for channel, state, count in effect.tally(connection, job.job_no):
+        deliveries.setdefault(channel, {})[state] = count
+    return JobStatus(
+        job_id=job.job_id,
+        tenant=job.tenant,
+        operation=job.operation,
+        lane=job.lane,
+        state=job.state,
+        reason=job.reason,
+        round=job.round,
+        total=selection.total,
+        duplicates=selection.duplicates,
+        processed=counters.processed,
+        changed=counters.changed,
+        skipped=counters.skipped,
+        failed=counters.failed,
+        not_found=counters.not_found,
+        not_started=None if selection.total is None else selection.total - counters.processed,
+        owed=effect.count_owed(connection, job.job_no),
+        deliveries=deliveries,
+        who=job.who,
+        why=job.why,
+        wish=wanted.wish,
+        accepted_at=job.accepted_at,
+        selected_at=selection.selected_at,
+        opened_at=job.opened_at,
+        released_at=job.released_at,
+        over_at=job.over_at,
+    )
