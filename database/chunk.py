@@ -28,6 +28,7 @@ from sqlalchemy import (
     null,
     select,
     true,
+    type_coerce,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -184,8 +185,10 @@ def _sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
     arrays = []
     for position, key_type in enumerate(key_types, 1):
         array = block.c[key_column(position, key_type)][first:last]
-        # so that a comparison takes the user's column's collation, which its index has
-        array = cast(array, ARRAY(Text())).collate("default") if key_type is KeyType.TEXT else array
+        if key_type is KeyType.TEXT:
+            # so that a comparison takes the user's column's collation, which its index has
+            texts = type_coerce(cast(array, ARRAY(Text())), Text()).collate("default")
+            array = type_coerce(texts, ARRAY(Text()))
         arrays.append(array.label(f"key{position}"))
     statement = select(*arrays).where(
         block.c.selection_no == bindparam(_p("of_selection")), block.c.no == bindparam(_p("of_block"))
@@ -205,13 +208,14 @@ def _chain(plan: ChunkPlan) -> Executable:
     reported = _reported(missing)
     counts = (
         select(
+            _GATE.c.seq,
             tally.c.changed,
             func.count().filter(missing.c.kind == "skipped").label("skipped"),
             func.count().filter(missing.c.kind == "not_found").label("not_found"),
             literal(0, Integer).label("failed"),
         )
-        .select_from(tally.outerjoin(missing, true()))
-        .group_by(tally.c.changed)
+        .select_from(_GATE.join(tally, true()).outerjoin(missing, true()))
+        .group_by(_GATE.c.seq, tally.c.changed)
         .cte("counts")
     )
     moved, written = _moved(counts), _written(counts)
@@ -301,7 +305,7 @@ def _written(counts: CTE) -> CTE:
         bindparam(_p("of_job"), type_=BigInteger),
         bindparam(_p("of_round"), type_=Integer),
         bindparam(_p("of_range"), type_=Integer),
-        _GATE.c.seq,
+        counts.c.seq,
         bindparam(_p("from_cursor"), type_=BigInteger),
         bindparam(_p("to_cursor"), type_=BigInteger),
         bindparam(_p("at_epoch"), type_=BigInteger),
@@ -309,7 +313,7 @@ def _written(counts: CTE) -> CTE:
         counts.c.skipped,
         counts.c.failed,
         counts.c.not_found,
-    ).select_from(_GATE.join(counts, true()))
+    )
     return insert(chunk).from_select(columns, rows).returning(chunk.c.seq).cte("written")
 
 
@@ -321,7 +325,7 @@ def _moved(counts: CTE) -> CTE:
             range_.c.job_no == bindparam(_p("of_job")),
             range_.c.round == bindparam(_p("of_round")),
             range_.c.no == bindparam(_p("of_range")),
-            _GATE.c.seq == range_.c.next_seq,
+            counts.c.seq == range_.c.next_seq,
         )
         .values(
             cursor=bindparam(_p("to_cursor"), type_=BigInteger),
@@ -371,7 +375,11 @@ def _fail_chain() -> Executable:
     ).select_from(_GATE)
     zero = literal(0, Integer)
     counts = select(
-        zero.label("changed"), zero.label("skipped"), zero.label("not_found"), literal(1, Integer).label("failed")
+        _GATE.c.seq,
+        zero.label("changed"),
+        zero.label("skipped"),
+        zero.label("not_found"),
+        literal(1, Integer).label("failed"),
     ).cte("counts")
     return select(_moved(counts)).add_cte(_report(rows), _written(counts))
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -57,7 +57,7 @@ class Client:
     @classmethod
     def connect(cls, settings: StarterSettings | None = None) -> Self:
         """A client of the environment's settings. Raises pydantic's ValidationError naming each bad variable."""
-        known = settings or StarterSettings()  # type: ignore[call-arg]
+        known = settings or StarterSettings()
         return cls(
             engine=connect_engine(known.database_url, role="client", pool_size=known.pool_size),
             registry=load_registry(known.modules()),
@@ -91,7 +91,8 @@ class Client:
     ) -> Submission:
         """Accept a job and start it.
 
-        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"all": True}. `options`: parallelism, priority, who, why.
+        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"all": True}.
+        `options`: parallelism, priority, who, why.
         Repeating a call with the same `idempotency_key` or `job_id` gives the same job.
         Raises InvalidRequest, Conflict (another job owns the data; its `holder` tells which) and JobIdReused.
         """
@@ -127,16 +128,19 @@ class Client:
                 return
             await asyncio.sleep(every)
 
-    async def wait(self, job_id: str, *, tenant: str | None = None, timeout: float | None = None) -> JobStatus:
-        """The job's status when it is over. Raises TimeoutError after `timeout` seconds, and JobUnknown."""
-        async with asyncio.timeout(timeout):
+    async def wait(self, job_id: str, *, tenant: str | None = None, seconds: float | None = None) -> JobStatus:
+        """The job's status when it is over. Raises TimeoutError after so many seconds, and JobUnknown."""
+        async with asyncio.timeout(seconds):
             async for status in self.watch(job_id, tenant=tenant, every=0.2):
                 if status.over:
                     return status
         raise AssertionError("a watch ends only with a job that is over")
 
     async def pause(self, job_id: str, **message: str) -> JobStatus:
-        """Pause: `pausing` at once, `paused` when no chunk can commit any more. `message`: who, why, tenant, message_id."""
+        """Pause: `pausing` at once, `paused` when no chunk can commit any more.
+
+        `message`: who, why, tenant, message_id.
+        """
         return await self._say(job_id, Verb.PAUSE, **message)
 
     async def resume(self, job_id: str, **message: str) -> JobStatus:
@@ -183,6 +187,3 @@ class Client:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._temporal = await TemporalClient.connect(**ClientConfig.load_client_connect_config())
         return self._temporal
-
-
-_ = Sequence

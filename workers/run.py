@@ -94,6 +94,9 @@ async def has_search_attributes(client: Client) -> bool:
 def configure_log(level: str) -> None:
     """JSON lines on standard error: ids, counters and states only."""
     logging.basicConfig(level=level, format="%(message)s")
+    for chatty in ("httpx", "opensearch", "opensearchpy", "alembic"):
+        # one line a call, with addresses: neither wanted nor safe in a log
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
