@@ -84,7 +84,7 @@ class IndexDelivery:
         with self._engine.connect() as connection:
             rows = read_documents(connection, self._operation.records, self._job.tenant, keys, declared.document)
         return [
-            Document(key, *rows[key]) if key in rows else Document(key, version, None)
+            Document(key, self._job.tenant, *rows.get(key, (version, None)))
             for key, version in zip(piece.keys, piece.versions, strict=True)
         ]
 

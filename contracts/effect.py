@@ -6,6 +6,7 @@ from enum import StrEnum
 from urllib.parse import quote
 
 MAX_KEY_LENGTH = 255
+LONGEST_PREFIX = 100
 
 
 class DeliveryState(StrEnum):
@@ -63,8 +64,13 @@ def idempotency_key(job_id: str, effect: str, record_key: str, generation: int) 
     Printable ASCII of at most 255 characters, since providers refuse others (Stripe documents that limit); a longer
     one is replaced by its digest.
     """
-    parts = (job_id, effect, record_key, str(generation))
-    key = "/".join(quote(part, safe="") for part in parts)
+    key = f"{key_prefix(job_id, effect)}{quote(record_key, safe='')}/{generation}"
     if len(key) <= MAX_KEY_LENGTH:
         return key
-    return f"{quote(job_id, safe='')[:100]}/sha256-{hashlib.sha256(key.encode()).hexdigest()}"
+    return f"{quote(job_id, safe='')[:LONGEST_PREFIX]}/sha256-{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def key_prefix(job_id: str, effect: str | None = None) -> str:
+    """What every key of a job begins with (digests too), or every key of one of its effects (digests not)."""
+    job = quote(job_id, safe="")
+    return job[:LONGEST_PREFIX] if effect is None else f"{job}/{quote(effect, safe='')}/"

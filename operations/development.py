@@ -1,4 +1,4 @@
-"""What a module of operations needs on a developer's machine, besides the servers: its data, and its outside systems."""
+"""What a module of operations needs on a developer's machine besides the servers: data, and outside systems."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
-from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Delete, Integer, String, Table, Update, Uuid
+from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Delete, Integer, Select, String, Table, Update, Uuid
 from sqlalchemy.types import TypeEngine
 
 from bulklane.contracts.key import KeyType
@@ -93,14 +93,14 @@ Effect = IndexEffect | CallEffect
 class Verification(Protocol):
     """What `bulklane verify` reads to check a job against the outside, never against Bulklane's own counters."""
 
-    def expected(self, tenant: str, parameters: Mapping[str, Any], selection: Mapping[str, Any]) -> Sequence[str]:
-        """The keys (text form) that the selection must have come to, from the original input."""
+    def expected(self, tenant: str, kind: str, spec: Mapping[str, Any]) -> set[str] | None:
+        """The keys (text form) that a selection must have come to, from the original input; None: it can't tell."""
 
-    def audit(self) -> Any:
-        """A select of key (text form), changed_at and transaction_id: one row for each change of a record."""
+    def audit(self, tenant: str) -> Select[Any]:
+        """A select of `key` (text form) and `changed_at`: one row for each change of a record of the tenant."""
 
-    def applications(self, channel: str, key_prefix: str) -> Mapping[str, int]:
-        """By idempotency key: how often the provider has applied it."""
+    def applications(self, channel: str, endpoint_url: str, key_prefix: str) -> Mapping[str, int]:
+        """By idempotency key: how often the provider behind the channel has applied it."""
 
 
 class Operation:

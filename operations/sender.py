@@ -59,6 +59,7 @@ class Document:
     """The present state of one record for a search index; `source` None: the record is deleted."""
 
     key: str
+    tenant: str
     version: int
     source: Mapping[str, Any] | None
 

@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from bulklane.workers.build import Parts, build_parts, build_workers, connect_senders
 from bulklane.workers.control_loop import ControlLoop
+from bulklane.workers.health import health_endpoint
 from bulklane.workers.roles import Role
 from bulklane.workers.settings import WorkerSettings
 
@@ -49,6 +50,9 @@ async def _serve(parts: Parts, stop: asyncio.Event) -> None:
         log.warning("search attributes missing", needed=sorted(SEARCH_ATTRIBUTES))
     workers = build_workers(parts, client, search_attributes=search_attributes)
     async with contextlib.AsyncExitStack() as running:
+        await running.enter_async_context(
+            health_endpoint(parts.settings.health_port, role=parts.role.name, process=parts.process)
+        )
         for worker in workers:
             await running.enter_async_context(worker)
         tasks = []

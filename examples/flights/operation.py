@@ -19,7 +19,9 @@ from bulklane import (
     Refused,
     SearchIndex,
 )
+from examples.flights.development import FLIGHTS
 from examples.flights.tables import flights
+from examples.flights.verification import FlightsVerification
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class RescheduleFlights(Operation):
         ),
     )
     parallelism = 2
+    verification = FlightsVerification()
 
     def change(self, parameters: RescheduleParameters) -> Update:
         """One statement; Bulklane narrows it to a chunk."""
@@ -85,6 +88,7 @@ def judge_look_up(status: int, body: Mapping[str, Any]) -> Done | Refused | None
     return Refused("not_applied", "the provider has stored a failure") if body.get("status") == "not_applied" else None
 
 
+DEVELOPMENT = FLIGHTS
 OPERATIONS = [RescheduleFlights()]
 CHANNELS = [
     Channel("flights_index", SearchIndex(alias="flights")),

@@ -90,8 +90,13 @@ def _requests(documents: Sequence[Document]) -> Iterator[list[tuple[str, str]]]:
 
 def _line(document: Document) -> tuple[str, str]:
     action = {"index": {"_id": document.key, "version": document.version, "version_type": "external_gte"}}
-    deleted = document.source is None
-    source = {**(document.source or {}), "deleted": deleted, "row_version": document.version}
+    own = {
+        "key": document.key,
+        "tenant": document.tenant,
+        "row_version": document.version,
+        "deleted": document.source is None,
+    }
+    source = {**(document.source or {}), **own}
     return json.dumps(action), json.dumps(_finite(source), default=str, allow_nan=False)
 
 

@@ -1,0 +1,89 @@
+"""What `verify` reads of our own tables and of the user's: the selected keys, exceptions, versions, what is left."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Select, bindparam, cast, func, select
+
+from bulklane.contracts.key import KeyType
+from bulklane.database.record import RecordSet, exactly, key_text, unnested
+from bulklane.database.tables import block, delivery, job_resource, key_column, lease, outcome
+from bulklane.database.tables import job as job_table
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a record, as the audit saw it."""
+
+    key: str
+    changed_at: datetime
+
+
+def selected_keys(connection: Connection, selection_no: int, key_types: Sequence[KeyType]) -> list[str]:
+    """Every frozen key, in order; a doubled one would come twice."""
+    names = [f"key{position}" for position in range(1, len(key_types) + 1)]
+    arrays = [block.c[key_column(position, key_type)] for position, key_type in enumerate(key_types, 1)]
+    rows = unnested(arrays, names, "one")
+    statement = (
+        select(key_text([rows.c[name] for name in names], key_types))
+        .select_from(block.join(rows, block.c.selection_no == block.c.selection_no))
+        .where(block.c.selection_no == selection_no)
+        .order_by(block.c.no, rows.c.ordinal)
+    )
+    return list(connection.execute(statement).scalars())
+
+
+_EXCEPTIONS = select(outcome.c.key, outcome.c.kind).where(outcome.c.job_no == bindparam("of_job"))
+_LEASES: Select[int] = select(func.count()).select_from(lease).where(lease.c.job_no == bindparam("of_job"))
+_mine, _theirs = job_resource.alias("mine"), job_resource.alias("theirs")
+_NEXT_ACCEPTED = (
+    select(func.min(job_table.c.accepted_at))
+    .join(_theirs, _theirs.c.job_no == job_table.c.job_no)
+    .join(_mine, (_mine.c.resource == _theirs.c.resource) & (_mine.c.turn < _theirs.c.turn))
+    .where(_mine.c.job_no == bindparam("of_job"))
+)
+
+
+_LAST_GENERATION = select(func.coalesce(func.max(delivery.c.generation), 1)).where(
+    delivery.c.job_no == bindparam("of_job")
+)
+
+
+def last_generation(connection: Connection, job_no: int) -> int:
+    """The highest generation of any delivery of the job; at least 1."""
+    return int(connection.execute(_LAST_GENERATION, {"of_job": job_no}).scalar_one())
+
+
+def exceptions(connection: Connection, job_no: int) -> dict[str, str]:
+    """The keys that were not changed, with the kind of their outcome."""
+    return {row.key: row.kind for row in connection.execute(_EXCEPTIONS, {"of_job": job_no})}
+
+
+def leases_left(connection: Connection, job_no: int) -> int:
+    """How many resources the job still owns."""
+    return int(connection.execute(_LEASES, {"of_job": job_no}).scalar_one())
+
+
+def next_accepted_at(connection: Connection, job_no: int) -> datetime | None:
+    """When the next job that shares a resource with this one was accepted; None where there is none."""
+    accepted: datetime | None = connection.execute(_NEXT_ACCEPTED, {"of_job": job_no}).scalar_one()
+    return accepted
+
+
+def changes(connection: Connection, audit: Select[Any], since: datetime, until: datetime | None) -> list[Change]:
+    """The audit's changes from `since` on, up to `until`."""
+    audited = audit.subquery("audited")
+    statement = select(audited.c.key, audited.c.changed_at).where(audited.c.changed_at >= since)
+    if until is not None:
+        statement = statement.where(audited.c.changed_at < until)
+    return [Change(row.key, row.changed_at) for row in connection.execute(statement)]
+
+
+def row_versions(connection: Connection, records: RecordSet, tenant: Any) -> dict[str, int]:
+    """By key: the version of every row of the tenant."""
+    statement = select(key_text(list(records.key), records.key_types), cast(records.row_version, BigInteger)).where(
+        exactly(records.tenant, tenant, is_text=isinstance(tenant, str))
+    )
+    return {row[0]: int(row[1]) for row in connection.execute(statement)}
