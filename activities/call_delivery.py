@@ -38,6 +38,7 @@ class CallDelivery:
         self._answered: list[Settlement] = []
         self._slots = asyncio.Semaphore(channel.concurrency)
         self._wake = asyncio.Event()
+        self._ending = False
 
     async def send_some(self) -> bool:
         """One round: settle what was answered, claim as many as there is room for; False where nothing goes on."""
@@ -56,7 +57,8 @@ class CallDelivery:
         return bool(claims or answered or self._calls)
 
     async def finish(self) -> None:
-        """Wait for the calls that are out and settle them, so that an ordered end leaves no doubt."""
+        """Wait for the calls that are out and settle them, so that an ordered end leaves no doubt; start no others."""
+        self._ending = True
         if self._calls:
             await asyncio.wait(self._calls)
         answered, self._answered = self._answered, []
@@ -85,7 +87,7 @@ class CallDelivery:
 
     async def _make(self, claim: Claim) -> None:
         async with self._slots:
-            answer = await self._answer(claim)
+            answer = _NOT_SENT if self._ending else await self._answer(claim)
         if isinstance(answer, Held):
             self.held = answer.reason
         self._answered.append(self._settlement(claim, answer))
@@ -126,6 +128,9 @@ class CallDelivery:
             case Unknown(reason=text):
                 due = _backoff(claim.attempts)
         return Settlement(claim.effect, claim.key, claim.token, state, code, text, due)
+
+
+_NOT_SENT = Later(0.0, "not sent: the delivery ended first")
 
 
 class _Undecided(Unknown):

@@ -22,6 +22,7 @@ IDLE_SECONDS = 0.05
 HEARTBEAT_SECONDS = 0.5
 EARLIER_TURN_SECONDS = 5.0
 HELD_SECONDS = 60.0
+HEARD_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,17 @@ class Deliver:
         return CallDelivery(self.engine, self.registry.channels[channel], job, sender)
 
     async def _deliver(self, request: DeliverRequest, delivery: CallDelivery | IndexDelivery) -> DeliverAnswer:
-        until = asyncio.get_running_loop().time() + request.seconds
+        clock = asyncio.get_running_loop().time
+        until, heard = clock() + request.seconds, 0.0
         while True:
             give_way()
+            if clock() - heard > HEARD_SECONDS:
+                heard = clock()
+                await asyncio.to_thread(self._hear, request.job_no)
             standing = await asyncio.to_thread(self._standing, request)
             if standing is not None:
                 return standing
-            if activity.is_worker_shutdown() or asyncio.get_running_loop().time() > until:
+            if activity.is_worker_shutdown() or clock() > until:
                 return DeliverAnswer(DeliverEnd.CONTINUE, delivery.settled)
             if delivery.held is not None:
                 return DeliverAnswer(DeliverEnd.HELD, delivery.settled, delivery.held, HELD_SECONDS)
@@ -69,11 +74,14 @@ class Deliver:
         with self.engine.connect() as connection:
             return get_job(connection, job_no)
 
+    def _hear(self, job_no: int) -> None:
+        with self.engine.begin() as connection:
+            note_heard(connection, job_no, heard_by=self.process)
+
     def _standing(self, request: DeliverRequest) -> DeliverAnswer | None:
         """Why to stop here: nothing owed and none to come, paused, or an earlier turn still owes."""
         with self.engine.begin() as connection:
             job = get_job(connection, request.job_no)
-            note_heard(connection, request.job_no, heard_by=self.process)
             if not job.over and read_wish(connection, job.job_no).wish is Wish.PAUSE:
                 return DeliverAnswer(DeliverEnd.PAUSED)
             owes = effect.owes_on(connection, job.job_no, request.channel)

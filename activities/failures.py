@@ -57,5 +57,5 @@ def reason_of(error: Exception) -> tuple[str, str]:
 
 def database_trouble(error: Exception) -> ApplicationError:
     """The failure that leaves an activity whose database was away too long; retried."""
-    _, reason = reason_of(error)
-    return ApplicationError(f"the database: {reason}", type=FailureType.DATABASE_TROUBLE)
+    code, reason = reason_of(error)
+    return ApplicationError(f"the database: {reason} ({code})", type=FailureType.DATABASE_TROUBLE)

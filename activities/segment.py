@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from bulklane.activities.chunk_size import ChunkSize
 from bulklane.activities.failures import Trouble, database_trouble, reason_of, trouble_of
@@ -20,10 +21,12 @@ from bulklane.database import range as ranges
 from bulklane.database.chunk import ChunkPlan, RangeRef, Slice, apply_chunk, fail_chunk, keys_of, slice_at
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import get_job
-from bulklane.database.wish import note_heard, read_wish
+from bulklane.database.selection import StoredSelection
+from bulklane.database.wish import note_heard, read_wish, set_wish
 from bulklane.operations.operation import Registry
 
 LONGEST_PAUSE = 0.5
+MOST_ATTEMPTS_OF_A_BUG = 8
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,33 @@ class Segment:
             standing = ranges.take(connection, ref, epoch)
         if standing.epoch > epoch:
             raise superseded(epoch, standing.epoch)
-        with self.engine.connect() as connection:
-            plan, stored = plan_chunks(connection, self.registry, get_job(connection, request.job_no))
+        plan, stored = self._plan(ref)
         size = ChunkSize(self.timing.chunk_target, standing.chunk_size, deaths=standing.deaths)
         walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing)
-        end = walk.run(until=time.monotonic() + request.seconds)
+        try:
+            end = walk.run(until=time.monotonic() + request.seconds)
+        except Exception as error:
+            self._failed(ref, error)
+            raise
         return self._left(ref, epoch, size, end)
+
+    def _plan(self, ref: RangeRef) -> tuple[ChunkPlan, StoredSelection]:
+        try:
+            with self.engine.connect() as connection:
+                return plan_chunks(connection, self.registry, get_job(connection, ref.job_no))
+        except Exception as error:
+            self._failed(ref, error)
+            raise
+
+    def _failed(self, ref: RangeRef, error: Exception) -> None:
+        """A bug of the operation is tried again some times, since a deploy may mend it; then it ends the job."""
+        if isinstance(error, ApplicationError) or trouble_of(error) is not Trouble.BUG:
+            return
+        if activity.info().attempt < MOST_ATTEMPTS_OF_A_BUG:
+            return
+        _, reason = reason_of(error)
+        with self.engine.begin() as connection:
+            set_wish(connection, ref.job_no, Wish.STOP, who="bulklane", why=f"the operation fails: {reason}")
 
     def _left(self, ref: RangeRef, epoch: int, size: ChunkSize, end: SegmentEnd) -> SegmentAnswer:
         with self.engine.begin() as connection:
@@ -87,7 +111,7 @@ class Walk:
                 if trouble_of(error) is Trouble.BUG:
                     raise
                 if time.monotonic() > until:
-                    raise database_trouble(error) from error
+                    raise database_trouble(error) from None
                 pause = min(LONGEST_PAUSE, pause * 2 or 0.02)
                 time.sleep(pause)
                 self._look_again()

@@ -6,7 +6,7 @@ Integers are exact in 64 bits, UUIDs canonical (RFC 9562 section 4), timestamps 
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from uuid import UUID
@@ -17,11 +17,19 @@ Key = tuple[KeyValue, ...]
 SMALLEST_BIGINT = -(2**63)
 LARGEST_BIGINT = 2**63 - 1
 LONGEST_TEXT = 1000
+SHOWN = 80
+LONGEST_SHOWN_NUMBER = 10**30
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
+# narrower than datetime.fromisoformat, which takes a minute 60 in an offset, and from Python 3.13 on an hour 24
 _TIMESTAMP = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|z|[+-][0-9]{2}:?[0-9]{2})"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3])(:[0-5][0-9]){2}(\.[0-9]{1,6})?"
+    r"(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])",
+    re.ASCII | re.IGNORECASE,
 )
+_HEX_DIGITS = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}"
+# narrower than uuid.UUID, which takes dashes anywhere, and what int(_, 16) takes: underscores, blanks, a sign, 0x
+_UUID = re.compile(rf"(urn:uuid:)?({_HEX_DIGITS})|\{{({_HEX_DIGITS})\}}", re.ASCII | re.IGNORECASE)
 
 
 class KeyType(StrEnum):
@@ -45,7 +53,7 @@ def parse_key(value: object, types: Sequence[KeyType]) -> Key:
     if len(types) == 1 and not isinstance(value, (list, tuple)):
         return (parse_value(value, types[0]),)
     if not isinstance(value, (list, tuple)) or len(value) != len(types):
-        raise InvalidKey(f"a key of {len(types)} column(s) ({', '.join(types)}) is needed, not {_shown(value)}")
+        raise InvalidKey(f"a key of {len(types)} column(s) ({', '.join(types)}) is needed, not {shown(value)}")
     return tuple(parse_value(part, key_type) for part, key_type in zip(value, types, strict=True))
 
 
@@ -75,25 +83,25 @@ def read_key(text: str, types: Sequence[KeyType]) -> Key:
 
 def _parse_bigint(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise InvalidKey(f"{_shown(value)} is no whole number; floats and booleans are never rounded to one")
+        raise InvalidKey(f"{shown(value)} is no whole number; floats and booleans are never rounded to one")
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value):
-            raise InvalidKey(f"{_shown(value)} is no whole number in decimal digits of at most 64 bits")
+            raise InvalidKey(f"{shown(value)} is no whole number in decimal digits of at most 64 bits")
         value = int(value)
     if not SMALLEST_BIGINT <= value <= LARGEST_BIGINT:
-        raise InvalidKey(f"{_shown(value)} is outside the 64-bit range")
+        raise InvalidKey(f"{shown(value)} is outside the 64-bit range")
     return value
 
 
 def _parse_text(value: object) -> str:
     if not isinstance(value, str):
-        raise InvalidKey(f"{_shown(value)} is no text")
+        raise InvalidKey(f"{shown(value)} is no text")
     if "\x00" in value:
-        raise InvalidKey(f"{_shown(value)} holds a NUL character, which PostgreSQL can't store")
+        raise InvalidKey(f"{shown(value)} holds a NUL character, which PostgreSQL can't store")
     try:
         length = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidKey(f"{_shown(value)} holds half a surrogate pair, which isn't Unicode text") from None
+        raise InvalidKey(f"{shown(value)} holds half a surrogate pair, which isn't Unicode text") from None
     if length > LONGEST_TEXT:
         raise InvalidKey(f"a key's text is at most {LONGEST_TEXT} bytes long; this one has {length}")
     return value
@@ -102,12 +110,9 @@ def _parse_text(value: object) -> str:
 def _parse_uuid(value: object) -> UUID:
     if isinstance(value, UUID):
         return value
-    if isinstance(value, str) and len(value) <= len("urn:uuid:") + 38:
-        try:
-            return UUID(value)
-        except ValueError:
-            pass
-    raise InvalidKey(f"{_shown(value)} is no UUID")
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return UUID(value.lower())
+    raise InvalidKey(f"{shown(value)} is no UUID")
 
 
 def _parse_timestamp(value: object) -> datetime:
@@ -115,17 +120,17 @@ def _parse_timestamp(value: object) -> datetime:
         instant = value
     elif isinstance(value, str) and _TIMESTAMP.fullmatch(value):
         try:
-            instant = datetime.fromisoformat(value)
+            instant = datetime.fromisoformat(value.upper())
         except ValueError as error:
-            raise InvalidKey(f"{_shown(value)} is no possible time: {error}") from None
+            raise InvalidKey(f"{shown(value)} is no possible time: {error}") from None
     else:
-        raise InvalidKey(f"{_shown(value)} is no timestamp like 2026-03-29T12:30:00.000001+02:00")
+        raise InvalidKey(f"{shown(value)} is no timestamp like 2026-03-29T12:30:00.000001+02:00")
     if instant.utcoffset() is None:
-        raise InvalidKey(f"{_shown(value)} has no offset, so it isn't an instant; write one, like +02:00 or Z")
+        raise InvalidKey(f"{shown(value)} has no offset, so it isn't an instant; write one, like +02:00 or Z")
     try:
         return instant.astimezone(UTC)
     except OverflowError:
-        raise InvalidKey(f"{_shown(value)} is outside the years 1 to 9999") from None
+        raise InvalidKey(f"{shown(value)} is outside the years 1 to 9999") from None
 
 
 def _format_value(value: KeyValue) -> str:
@@ -134,6 +139,13 @@ def _format_value(value: KeyValue) -> str:
     return str(value)
 
 
-def _shown(value: object) -> str:
-    text = str(value) if isinstance(value, int) and abs(value) < 10**30 else repr(value)[:81]
-    return text if len(text) <= 80 else text[:77] + "..."
+def shown(value: object) -> str:
+    """A value for a message: short, and never a second failure, however long or deep the value is."""
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    if isinstance(value, Mapping):
+        return f"an object of {len(value)}"
+    if isinstance(value, int) and abs(value) >= LONGEST_SHOWN_NUMBER:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value[:SHOWN] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

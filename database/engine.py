@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine, Function, Select, bindparam, create_engine, func, select, text
 
 OLDEST_SERVER = 170000
-DRIVER = "postgresql+psycopg"
+LOCK_SHARE = 0.75
+LONGEST_NAME = 63
 
 
 class DatabaseUnfit(RuntimeError):
@@ -23,9 +24,11 @@ def connect_engine(url: str, *, role: str, pool_size: int) -> Engine:
         pool_size=pool_size,
         max_overflow=0,
         pool_timeout=30,
-        pool_pre_ping=False,
+        pool_pre_ping=True,
+        # an error's text goes to logs, and parameters are record content
+        hide_parameters=True,
         connect_args={
-            "application_name": f"bulklane {role}",
+            "application_name": f"bulklane {role}"[:LONGEST_NAME],
             "connect_timeout": 10,
             "prepare_threshold": None,
         },
@@ -36,8 +39,8 @@ def _local_setting(name: str) -> Function[str]:
     return func.set_config(name, bindparam(name), True)
 
 
-_LIMIT_TRANSACTION: Select[str, str] = select(
-    _local_setting("statement_timeout"), _local_setting("transaction_timeout")
+_LIMIT_TRANSACTION: Select[str, str, str] = select(
+    _local_setting("lock_timeout"), _local_setting("statement_timeout"), _local_setting("transaction_timeout")
 )
 
 
@@ -52,6 +55,8 @@ def limited_transaction(engine: Engine, *, statement: float, transaction: float)
         connection.execute(
             _LIMIT_TRANSACTION,
             {
+                # shorter than the statement's, so that a wait for a lock is told from work that takes too long
+                "lock_timeout": f"{int(statement * LOCK_SHARE * 1000)}ms",
                 "statement_timeout": f"{int(statement * 1000)}ms",
                 "transaction_timeout": f"{int(transaction * 1000)}ms",
             },

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy import ColumnElement, true
 
-from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key
+from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key, shown
 from bulklane.operations.filter import InvalidFilter, read_filter
 from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
 
@@ -90,7 +90,7 @@ def read_request(raw: object, registry: Registry) -> Request:
     """The request of a JSON object; raises InvalidRequest with every problem found (at most twenty)."""
     if not isinstance(raw, Mapping):
         raise InvalidRequest([Problem("request", f"must be an object with {', '.join(_FIELDS)}")])
-    problems = [Problem(str(name), f"is not one of {', '.join(_FIELDS)}") for name in raw if name not in _FIELDS]
+    problems = [Problem(shown(name), f"is not one of {', '.join(_FIELDS)}") for name in raw if name not in _FIELDS]
     job_id = _name(raw, "job_id", problems)
     tenant = _name(raw, "tenant", problems)
     operation = _operation(raw, registry, problems)
@@ -98,7 +98,7 @@ def read_request(raw: object, registry: Registry) -> Request:
     priority = _number(raw, "priority", 1, 5, 3, problems)
     who, why = (_note(raw, name, problems) for name in ("who", "why"))
     if operation is None:
-        raise InvalidRequest(problems)
+        raise InvalidRequest(problems[:MOST_PROBLEMS])
     parallelism = _number(raw, "parallelism", 1, MOST_PARALLELISM, operation.parallelism, problems)
     parameters = _parameters(raw.get("parameters", {}), operation, problems)
     selected = _selection(raw.get("selection"), operation, problems)
@@ -167,23 +167,28 @@ def _optional_name(raw: Mapping[str, Any], field: str, problems: list[Problem]) 
     if value is None:
         return None
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME or not value.isprintable():
-        problems.append(Problem(field, f"{str(value)[:40]!r} is no text of 1 to {LONGEST_NAME} printable characters"))
+        problems.append(Problem(field, f"{shown(value)} is no text of 1 to {LONGEST_NAME} printable characters"))
         return None
     return value
 
 
 def _note(raw: Mapping[str, Any], field: str, problems: list[Problem]) -> str:
     value = raw.get(field, "")
-    if not isinstance(value, str) or len(value) > LONGEST_WHY or "\x00" in value:
-        problems.append(Problem(field, f"is a text of at most {LONGEST_WHY} characters"))
+    if not isinstance(value, str) or len(value) > LONGEST_WHY or not _storable(value):
+        problems.append(Problem(field, f"is a text of at most {LONGEST_WHY} Unicode characters, none of them NUL"))
         return ""
     return value
+
+
+def _storable(text: str) -> bool:
+    """Whether PostgreSQL can store it: no NUL, no half of a surrogate pair."""
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _number(raw: Mapping[str, Any], field: str, least: int, most: int, default: int, problems: list[Problem]) -> int:
     value = raw.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        problems.append(Problem(field, f"{str(value)[:40]} is no whole number from {least} to {most}"))
+        problems.append(Problem(field, f"{shown(value)} is no whole number from {least} to {most}"))
         return default
     return value
 
@@ -201,12 +206,16 @@ def _operation(raw: Mapping[str, Any], registry: Registry, problems: list[Proble
 
 def _parameters(value: object, operation: Operation, problems: list[Problem]) -> Any:
     try:
-        return _adapter(operation).validate_json(json.dumps(value, allow_nan=False), strict=True)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        # jsonb takes no NUL; an escaped backslash before `u0000` is no such escape
+        if _storable(text) and "\\u0000" not in text.replace("\\\\", ""):
+            return _adapter(operation).validate_json(text, strict=True)
+        problems.append(Problem("parameters", "hold a NUL character or half a surrogate pair"))
     except ValidationError as error:
         for one in error.errors(include_url=False, include_context=False):
             path = ".".join(["parameters", *map(str, one["loc"])])
-            problems.append(Problem(path, f"{str(one['input'])[:40]}: {one['msg']}"))
-    except (TypeError, ValueError) as error:
+            problems.append(Problem(path, f"{shown(one['input'])}: {one['msg']}"))
+    except (TypeError, ValueError, RecursionError) as error:
         problems.append(Problem("parameters", f"are not JSON: {error}"))
     return None
 

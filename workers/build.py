@@ -16,6 +16,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from bulklane.activities.deliver import Deliver
 from bulklane.activities.freeze import Freeze
+from bulklane.activities.interceptor import FailureInterceptor
 from bulklane.activities.job_lifecycle import JobLifecycle
 from bulklane.activities.segment import Segment
 from bulklane.contracts.timing import Timing, check_timing
@@ -50,7 +51,7 @@ class Parts:
 
 def process_name(settings: WorkerSettings) -> str:
     """Unique for each start, so that a restarted process is never taken for the dead one of the same host and pid."""
-    return f"{settings.process_name or f'{socket.gethostname()}:{os.getpid()}'}/{uuid4().hex[:8]}"
+    return f"{settings.process_name or socket.gethostname()[:20]}:{os.getpid()}/{uuid4().hex[:8]}"
 
 
 def build_parts(role: Role, settings: WorkerSettings) -> Parts:
@@ -64,8 +65,9 @@ def build_parts(role: Role, settings: WorkerSettings) -> Parts:
             f" ({settings.connection_budget}): lower BULKLANE_SLOTS or BULKLANE_PROCESSES, or raise the budget"
         )
     registry = load_registry(settings.modules())
-    engine = connect_engine(settings.database_url, role=role.name, pool_size=pool_size)
-    parts = Parts(role, settings, timing, engine, registry, process_name(settings))
+    process = process_name(settings)
+    engine = connect_engine(settings.database_url, role=f"{role.name} {process}", pool_size=pool_size)
+    parts = Parts(role, settings, timing, engine, registry, process)
     _check_database(parts)
     return parts
 
@@ -138,6 +140,7 @@ def _worker(parts: Parts, client: Client, served: Served, bodies: Mapping[str, A
         activity_executor=executor,
         max_concurrent_activities=slots if served.activities else None,
         identity=parts.process,
+        interceptors=[FailureInterceptor()],
         # contracts import the standard library and temporalio only: nothing in them can break determinism
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules("bulklane.contracts")

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from bulklane.contracts import activity_calls as activities
@@ -24,11 +24,13 @@ with workflow.unsafe.imports_passed_through():
     from bulklane.contracts.message import Verb, VerbMessage, VerbRequest
     from bulklane.contracts.walk import FreezeRequest, SegmentAnswer, SegmentEnd, SegmentRequest
     from bulklane.workflows.activity_options import control_options, deliver_options, freeze_options, segment_options
-    from bulklane.workflows.show import read_message, show_job, show_progress
+    from bulklane.workflows.ended import ended
+    from bulklane.workflows.read import check_start, read_message
+    from bulklane.workflows.show import show_job, show_progress
 
-T = TypeVar("T")
-
-_CLOSE_AGAIN = timedelta(seconds=1)
+# Where two answers contradict each other: a pause, so that asking again doesn't fill the history.
+_REST = 1.0
+_LONGEST_REST = 60.0
 
 
 @workflow.defn(name="BulkJob")
@@ -37,7 +39,9 @@ class BulkJob:
 
     def __init__(self) -> None:
         self._job: JobView | None = None
+        self._round = 0
         self._nudged = False
+        self._looks = 0
         self._verbs: list[VerbMessage] = []
         self._verb_count = 0
         self._waits: dict[str, str] = {}
@@ -56,7 +60,7 @@ class BulkJob:
                 state = await asyncio.shield(drive)
                 break
             except asyncio.CancelledError:
-                if drive.done():
+                if drive.cancelled():
                     raise
                 self._hear(Verb.CANCEL, ())
         if state is JobState.CANCELLED and workflow.cancellation_reason() is not None:
@@ -102,22 +106,36 @@ class BulkJob:
         self._verbs.append(read_message(verb, arguments, default_id))
 
     async def _drive(self, arguments: list[Any]) -> JobState:
+        check_start(arguments)
         await self._see("open_job", arguments)
-        watch = asyncio.create_task(self._watch())
-        bound = asyncio.create_task(self._bound_barrier())
+        rounds = asyncio.create_task(self._rounds(arguments))
+        beside = asyncio.create_task(self._beside())
+        await workflow.wait([rounds, beside], return_when=asyncio.FIRST_COMPLETED)
+        if not rounds.done():
+            beside.result()
+        beside.cancel()
+        await rounds
+        return self._known.state
+
+    async def _beside(self) -> None:
+        """Never ends by itself; where it fails, the job must not wait on for what nobody hears any more."""
+        await asyncio.gather(self._watch(), self._bound_barrier())
+
+    async def _rounds(self, arguments: list[Any]) -> None:
+        rest = _REST
         while self._phase is not Phase.OVER:
+            if self._known.state is JobState.ACCEPTED:
+                # a retry came before this run had ended: no other can be started meanwhile
+                await self._see("open_job", arguments)
+            self._round = self._known.round
             await asyncio.gather(self._rows(), self._deliver_all())
             if self._full:
                 await self._barrier()
-                watch.cancel()
-                bound.cancel()
                 workflow.continue_as_new(args=arguments)
             await self._see("close")
-            if self._phase is Phase.DELIVER:
-                await workflow.sleep(_CLOSE_AGAIN, summary="what is still owed became due meanwhile")
-        watch.cancel()
-        bound.cancel()
-        return self._known.state
+            if self._phase in (Phase.WALK, Phase.DELIVER):
+                await self._wait("close", "something became due meanwhile", rest)
+                rest = min(rest * 2, _LONGEST_REST)
 
     @property
     def _known(self) -> JobView:
@@ -133,16 +151,24 @@ class BulkJob:
     def _full(self) -> bool:
         return workflow.info().is_continue_as_new_suggested()
 
+    @property
+    def _leaving(self) -> bool:
+        """The streams end: for a new run, or for a new round."""
+        return self._full or self._known.round != self._round
+
     async def _see(self, step: str, argument: Any = None) -> None:
         """The only place where the view is set; one at a time, so that it never goes back."""
         async with self._one_view:
-            given = argument if self._job is None else self._job.job_no
+            given = self._known.job_no if argument is None else argument
             self._job = await workflow.execute_activity(
                 step, given, result_type=JobView, summary=step.replace("_", " "), **control_options(self._queue)
             )
         show_job(self._job, self._waits)
         if self._phase not in (Phase.WALK, Phase.PAUSED, Phase.FREEZE):
             self._stop_segments()
+        elif self._known.round != self._round:
+            self._stop_segments()
+            self._stop_deliveries()
 
     def _stop_segments(self) -> None:
         # queued, backing off, paused in the UI, on a dead worker: the gate is shut, so none of them is needed
@@ -151,13 +177,17 @@ class BulkJob:
         if self._frozen is not None:
             self._frozen.cancel()
 
+    def _stop_deliveries(self) -> None:
+        for delivery in self._deliveries.values():
+            delivery.cancel()
+
     async def _go(self, stream: str, *phases: Phase) -> bool:
         """Wait while the job is paused; False: this stream has no more to do in this run."""
         if self._phase is Phase.PAUSED:
             self._waits[stream] = "paused"
-            await workflow.wait_condition(lambda: self._phase is not Phase.PAUSED or self._full)
+            await workflow.wait_condition(lambda: self._phase is not Phase.PAUSED or self._leaving)
             self._waits.pop(stream, None)
-        return self._phase in phases and not self._full
+        return self._phase in phases and not self._leaving
 
     async def _watch(self) -> None:
         """Write what signals ask for as rows, then look."""
@@ -174,12 +204,14 @@ class BulkJob:
                 )
                 self._verbs.pop(0)
             await self._see("look")
+            self._looks += 1
 
     async def _bound_barrier(self) -> None:
-        """The barrier waits for no stuck segment: after one budget it is cancelled, and the epoch fences it."""
+        """The barrier waits for nothing stuck: after one budget it is cancelled, and the epoch fences a segment."""
         await workflow.wait_condition(lambda: self._full)
         await workflow.sleep(timedelta(seconds=self._known.segment_seconds + 1), summary="barrier")
         self._stop_segments()
+        self._stop_deliveries()
 
     async def _barrier(self) -> None:
         await workflow.wait_condition(
@@ -190,9 +222,8 @@ class BulkJob:
         await self._freeze()
         await asyncio.gather(*(self._walk(number) for number in range(self._known.ranges)))
         if self._full:
-            for delivery in self._deliveries.values():
-                delivery.cancel()
-        elif self._phase is Phase.WALK:
+            self._stop_deliveries()
+        elif self._phase is Phase.WALK and not self._leaving:
             await self._see("release")
 
     async def _freeze(self) -> None:
@@ -206,8 +237,8 @@ class BulkJob:
                 **freeze_options(job, queue),
             )
             self._frozen = handle
-            await _ended(handle)
-            await self._see("look")
+            await ended(handle)
+            await self._look_again("freeze")
 
     async def _walk(self, number: int) -> None:
         """One range's stream of segments: it waits for the gate itself, and one stuck segment stops no other."""
@@ -220,16 +251,16 @@ class BulkJob:
                 summary=f"range {number}",
                 **segment_options(job, segment_queue(Lane(job.lane))),
             )
-            answer = await _ended(handle)
+            answer = await ended(handle)
             if answer is not None and answer.end is SegmentEnd.DONE:
                 return
             if answer is None or answer.end is not SegmentEnd.CONTINUE:
-                await self._see("look")
+                await self._look_again(f"range {number}")
             else:
                 show_progress(self._known, answer, self._waits)
 
     async def _deliver_all(self) -> None:
-        await workflow.wait_condition(lambda: self._phase is not Phase.FREEZE or self._full)
+        await workflow.wait_condition(lambda: self._phase is not Phase.FREEZE or self._leaving)
         await asyncio.gather(*(self._deliver(channel) for channel in self._known.channels))
 
     async def _deliver(self, channel: str) -> None:
@@ -243,33 +274,32 @@ class BulkJob:
                 summary=stream,
                 **deliver_options(job, effects_queue(channel)),
             )
-            answer = await _ended(handle)
+            answer = await ended(handle)
             if answer is None or answer.end is DeliverEnd.DONE:
                 return
             if answer.end is DeliverEnd.PAUSED:
-                await self._see("look")
+                await self._look_again(stream)
             elif answer.end in (DeliverEnd.HELD, DeliverEnd.WAITING):
-                await self._wait(stream, answer)
+                await self._wait(stream, answer.reason, answer.retry_seconds)
 
-    async def _wait(self, stream: str, answer: DeliverAnswer) -> None:
-        """Wait in a timer, not in a slot; a nudge ends it."""
-        self._waits[stream] = answer.reason
-        show_job(self._known, self._waits)
+    async def _look_again(self, stream: str) -> None:
+        """After anything unusual, unless the view says already that there is no more to do."""
         phase = self._phase
+        if phase in (Phase.FREEZE, Phase.WALK, Phase.DELIVER) and not self._leaving:
+            await self._see("look")
+            if self._phase is phase and not self._leaving:
+                await self._wait(stream, "the database to agree with what the last attempt found", _REST)
+
+    async def _wait(self, stream: str, why: str, seconds: float) -> None:
+        """Wait in a timer, not in a slot; a nudge ends it."""
+        self._waits[stream] = why
+        show_job(self._known, self._waits)
+        phase, looks = self._phase, self._looks
         with suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._full or self._phase is not phase,
-                timeout=timedelta(seconds=answer.retry_seconds),
-                timeout_summary=answer.reason,
+                lambda: self._leaving or self._phase is not phase or self._looks != looks,
+                timeout=timedelta(seconds=max(seconds, _REST)),
+                timeout_summary=why,
             )
         self._waits.pop(stream, None)
-
-
-async def _ended(handle: workflow.ActivityHandle[T]) -> T | None:
-    """The activity's answer; None where it was cancelled. Its final failures end the workflow."""
-    try:
-        return await handle
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            return None
-        raise
+        show_job(self._known, self._waits)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,7 +98,7 @@ def _line(document: Document) -> tuple[str, str]:
         "deleted": document.source is None,
     }
     source = {**(document.source or {}), **own}
-    return json.dumps(action), json.dumps(_finite(source), default=str, allow_nan=False)
+    return json.dumps(action), json.dumps(_finite(source), default=_text, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
@@ -109,6 +110,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(one) for one in value]
     return value
+
+
+def _text(value: Any) -> str:
+    """Dates and times as the index reads them (ISO 8601 with a T); other values as their text."""
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
 def _size(line: tuple[str, str]) -> int:

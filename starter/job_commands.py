@@ -1,0 +1,189 @@
+"""The commands that start jobs and speak to them."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bulklane.starter.complaints import complaints
+from bulklane.starter.options import DEFAULT_FOLDER, AsJson, Folder, JobId, Who, Why
+
+# What a command needs is imported when it runs: `--help` answers at once, and without any server's library.
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from bulklane.starter.client import Client
+    from bulklane.starter.status import JobStatus
+    from bulklane.starter.verify import Report
+
+
+def submit(
+    operation: Annotated[str, typer.Argument(help="The operation's name.")],
+    tenant: Annotated[str, typer.Option(help="Whose records.")],
+    ids: Annotated[list[str] | None, typer.Option(help="Ids, separated by commas.")] = None,
+    ids_file: Annotated[
+        list[str] | None,
+        typer.Option(help="A file with an id on each line (a JSON array where a key has several columns); - is stdin."),
+    ] = None,
+    filters: Annotated[list[str] | None, typer.Option("--filter", help="A filter as JSON.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every record of the tenant.")] = False,
+    parameters: Annotated[str | None, typer.Option(help="All parameters as a JSON object.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("-p", metavar="NAME=VALUE", help="One parameter; the value is JSON, or else a text. Repeatable."),
+    ] = None,
+    job_id: Annotated[str | None, typer.Option(help="The id that the job is to have.")] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeating the command with the same key gives the same job.")
+    ] = None,
+    parallelism: Annotated[int | None, typer.Option(help="How many ranges are walked side by side.")] = None,
+    priority: Annotated[int | None, typer.Option(help="1 (first) to 5.")] = None,
+    who: Who = None,
+    why: Why = "",
+    watching: Annotated[bool, typer.Option("--watch", help="Watch the job until it is over.")] = False,
+    as_json: AsJson = False,
+    folder: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Start a job. Exit code 2: it can't be as asked for; 3: another job owns the data; 5: a server is away."""
+    from bulklane.starter.arguments import check_texts, read_parameters, read_selection
+
+    options = {"parallelism": parallelism, "priority": priority, "job_id": job_id, "idempotency_key": idempotency_key}
+    with complaints():
+        named = {"OPERATION": operation, "--tenant": tenant, "--job-id": job_id, "--who": who, "--why": why}
+        check_texts({**named, "--idempotency-key": idempotency_key})
+        request = {
+            "operation": operation,
+            "tenant": tenant,
+            "selection": read_selection(ids or [], ids_file or [], filters or [], every=every),
+            "parameters": read_parameters(parameters, assignments or []),
+            "why": why,
+            **{name: value for name, value in options.items() if value is not None},
+            **({} if who is None else {"who": who}),
+        }
+        _finish(asyncio.run(_submit(folder, request, watching=watching, as_json=as_json)))
+
+
+async def _submit(folder: Path, request: dict[str, Any], *, watching: bool, as_json: bool) -> "JobStatus | None":
+    from bulklane.starter.arguments import split_keys
+    from bulklane.starter.connect import connected, watch_job
+    from bulklane.starter.show import as_json as json_line
+    from bulklane.starter.show import make_console, status_json, submission_line
+
+    async with connected(folder, operations=True) as client:
+        known = client.registry.operations.get(request["operation"])
+        if known is not None and len(known.records.key) > 1:
+            request["selection"] = split_keys(request["selection"])
+        submission = await client.submit(**{"who": client.who, **request})
+        status = await client.get(submission.job_id)
+        told = {**status_json(status), "replayed": submission.replayed}
+        make_console().print(json_line(told) if as_json else submission_line(submission, status))
+        if not watching:
+            return None
+        return await watch_job(client, submission.job_id, json_lines=as_json)
+
+
+def _finish(status: "JobStatus | None") -> None:
+    if status is not None and status.state != "completed":
+        raise typer.Exit(1)
+
+
+def status(job_id: JobId, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER) -> None:
+    """Show where a job stands. Exit code 4: there is no such job."""
+
+    async def ask(client: "Client") -> "JobStatus":
+        return await client.get(job_id)
+
+    with complaints():
+        _print(asyncio.run(_with_client(folder, ask)), as_json=as_json)
+
+
+def watch(job_id: JobId, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER) -> None:
+    """Watch a job until it is over. Exit code 0: completed; 1: ended otherwise; 4: there is no such job."""
+
+    async def ask(client: "Client") -> "JobStatus":
+        from bulklane.starter.connect import watch_job
+
+        return await watch_job(client, job_id, json_lines=as_json)
+
+    with complaints():
+        _finish(asyncio.run(_with_client(folder, ask)))
+
+
+def pause(
+    job_id: JobId, why: Why = "", who: Who = None, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER
+) -> None:
+    """Pause a job: `pausing` until no chunk can commit any more, then `paused`. It keeps its lease."""
+    _say("pause", job_id, why, who, as_json, folder)
+
+
+def resume(
+    job_id: JobId, why: Why = "", who: Who = None, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER
+) -> None:
+    """Resume a paused job."""
+    _say("resume", job_id, why, who, as_json, folder)
+
+
+def cancel(
+    job_id: JobId, why: Why = "", who: Who = None, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER
+) -> None:
+    """Cancel a job: no further chunk; the effects of committed chunks are still delivered. Final."""
+    _say("cancel", job_id, why, who, as_json, folder)
+
+
+def _say(verb: str, job_id: str, why: str, who: str | None, as_json: bool, folder: Path) -> None:
+    from bulklane.starter.arguments import check_texts
+
+    async def ask(client: "Client") -> "JobStatus":
+        before = await client.get(job_id)
+        if before.over:
+            typer.echo(f"the job is over ({before.state}) already: nothing is changed", err=True)
+            return before
+        after: JobStatus = await getattr(client, verb)(job_id, who=client.who if who is None else who, why=why)
+        return after
+
+    with complaints():
+        check_texts({"JOB": job_id, "--who": who, "--why": why})
+        _print(asyncio.run(_with_client(folder, ask)), as_json=as_json)
+
+
+def verify(job_id: JobId, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER) -> None:
+    """Check a job's balance against input, audit, index and providers. Exit code 0: it holds; 1: it differs."""
+    with complaints():
+        report = asyncio.run(_verify(folder, job_id))
+        from bulklane.starter.show import as_json as json_line
+        from bulklane.starter.show import make_console, print_report, report_json
+
+        if as_json:
+            make_console().print(json_line(report_json(report)))
+        else:
+            print_report(make_console(), report)
+        if not report.holds:
+            raise typer.Exit(1)
+
+
+async def _verify(folder: Path, job_id: str) -> "Report":
+    from bulklane.starter.connect import connected
+    from bulklane.starter.settings import ChannelsSettings
+    from bulklane.starter.verify import verify_job
+
+    async with connected(folder, operations=True) as client:
+        endpoints = ChannelsSettings().endpoints()
+        return await asyncio.to_thread(verify_job, client.engine, client.registry, job_id, endpoints)
+
+
+async def _with_client(folder: Path, ask: "Callable[[Client], Awaitable[JobStatus]]") -> "JobStatus":
+    from bulklane.starter.connect import connected
+
+    async with connected(folder) as client:
+        return await ask(client)
+
+
+def _print(found: "JobStatus", *, as_json: bool) -> None:
+    from bulklane.starter.show import as_json as json_line
+    from bulklane.starter.show import make_console, print_status, status_json
+
+    if as_json:
+        make_console().print(json_line(status_json(found)))
+    else:
+        print_status(make_console(), found)

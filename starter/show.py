@@ -1,0 +1,141 @@
+"""What the command line shows: a job's status in all its parts or in a line, and a balance."""
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bulklane.starter.client import Submission
+from bulklane.starter.pace import Speed, span
+from bulklane.starter.status import JobStatus
+from bulklane.starter.verify import Report
+
+
+def make_console() -> Console:
+    """Standard output as it is now. What jobs contain is never read as markup."""
+    return Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """One line of JSON; times in ISO 8601 with their offset."""
+    return json.dumps(value, default=_time, ensure_ascii=False)
+
+
+def _time(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def status_json(status: JobStatus) -> dict[str, Any]:
+    """A status as JSON values."""
+    return {**asdict(status), "over": status.over}
+
+
+def submission_line(submission: Submission, status: JobStatus) -> str:
+    """What came of a request: the job with its lane and size."""
+    what = "was accepted before by the same request" if submission.replayed else "is accepted"
+    size = "its rows are counted when it is frozen" if status.total is None else f"{status.total:,} rows"
+    return f"job {submission.job_id} {what}: {status.lane} lane, {size}, {status.state}"
+
+
+def print_status(console: Console, status: JobStatus) -> None:
+    """All that is known of a job, a line each."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in _facts(status):
+        if value:
+            table.add_row(Text(name), Text(value))
+    console.print(table)
+
+
+def _facts(status: JobStatus) -> list[tuple[str, str]]:
+    state = f"{status.state} ({status.reason})" if status.reason else str(status.state)
+    asked = ", ".join(filter(None, [status.who, status.why]))
+    return [
+        ("job", status.job_id),
+        ("operation", f"{status.operation} for {status.tenant}, {status.lane} lane, round {status.round}"),
+        ("state", state),
+        ("wish", "" if status.over else status.wish),
+        ("rows", _rows(status)),
+        ("outcomes", _outcomes(status)),
+        ("folded", f"{status.duplicates:,} ids came more than once" if status.duplicates else ""),
+        ("effects owed", f"{status.owed:,}"),
+        ("deliveries", _deliveries(status)),
+        ("asked by", asked),
+        ("accepted", _at(status.accepted_at, None)),
+        ("selected", _at(status.selected_at, status.accepted_at)),
+        ("opened", _at(status.opened_at, status.accepted_at)),
+        ("rows free", _at(status.released_at, status.accepted_at)),
+        ("over", _at(status.over_at, status.accepted_at)),
+    ]
+
+
+def _rows(status: JobStatus) -> str:
+    total = "a number not known yet" if status.total is None else f"{status.total:,}"
+    return f"{status.processed:,} of {total}"
+
+
+def _outcomes(status: JobStatus) -> str:
+    counts = {
+        "changed": status.changed,
+        "skipped": status.skipped,
+        "failed": status.failed,
+        "not found": status.not_found,
+        "not started": status.not_started if status.over else None,
+    }
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count is not None)
+
+
+def _deliveries(status: JobStatus) -> str:
+    return "; ".join(
+        f"{channel}: {', '.join(f'{count:,} {state}' for state, count in sorted(states.items()))}"
+        for channel, states in sorted(status.deliveries.items())
+    )
+
+
+def _at(moment: datetime | None, begun: datetime | None) -> str:
+    if moment is None:
+        return ""
+    after = f", {span((moment - begun).total_seconds())} after it was accepted" if begun else ""
+    return f"{moment.isoformat(sep=' ', timespec='milliseconds')}{after}"
+
+
+def progress_line(status: JobStatus, speed: Speed) -> str:
+    """State, rows, rates, debts and the time left."""
+    parts = [f"{status.state:<11} {_rows(status)} rows", f"{speed.rows:,.0f} rows/s", f"{status.owed:,} effects owed"]
+    if speed.deliveries:
+        parts.append(f"{speed.deliveries:,.0f} deliveries/s")
+    if speed.seconds_left is not None:
+        parts.append(f"about {span(speed.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def outcome_line(status: JobStatus) -> str:
+    """How a job ended."""
+    took = f" after {span((status.over_at - status.accepted_at).total_seconds())}" if status.over_at else ""
+    reason = f" ({status.reason})" if status.reason else ""
+    deliveries = _deliveries(status)
+    sent = f"; deliveries: {deliveries}" if deliveries else ""
+    return f"job {status.job_id} is {status.state}{reason}{took}: {_outcomes(status)}; {status.owed:,} owed{sent}"
+
+
+def print_report(console: Console, report: Report) -> None:
+    """A balance as a table."""
+    table = Table(title=f"balance of job {report.job_id}", title_justify="left")
+    for heading in ("check", "expected", "found", "", "detail"):
+        table.add_column(heading)
+    for check in report.checks:
+        mark = Text("holds", "green") if check.holds else Text("DIFFERS", "bold red")
+        table.add_row(Text(check.name), Text(check.expected), Text(check.found), mark, Text(check.detail))
+    console.print(table)
+    broken = sum(not check.holds for check in report.checks)
+    console.print("every line holds" if report.holds else f"{broken} of {len(report.checks)} lines differ")
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """A balance as JSON values."""
+    return {"job_id": report.job_id, "holds": report.holds, "checks": [asdict(check) for check in report.checks]}
