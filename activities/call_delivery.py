@@ -6,6 +6,7 @@ repeats at most the calls in flight and those marked ahead, each under the same 
 
 import asyncio
 import random
+from collections.abc import Sequence
 from uuid import uuid4
 
 from sqlalchemy import Engine
@@ -39,19 +40,20 @@ class CallDelivery:
         self._slots = asyncio.Semaphore(channel.concurrency)
         self._wake = asyncio.Event()
         self._ending = False
+        self._claiming: asyncio.Task[list[Claim]] | None = None
 
     async def send_some(self) -> bool:
         """One round: settle what was answered, claim as many as there is room for; False where nothing goes on."""
         answered, self._answered = self._answered, []
         # one marked ahead per sender keeps all of them busy while a round commits
         room = 0 if self.held else self._channel.concurrency * self._ahead - len(self._calls)
-        claims = await asyncio.to_thread(self._round, answered, room)
+        # a cancellation must not lose what the transaction has marked: `finish` takes it up
+        self._claiming = asyncio.create_task(asyncio.to_thread(self._round, answered, room))
+        claims = await asyncio.shield(self._claiming)
+        self._claiming = None
         self.settled += len(answered)
         self._wake.clear()
-        for claim in claims:
-            task = asyncio.create_task(self._make(claim))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+        self._call(claims)
         if not claims and not self._answered and self._calls:
             await asyncio.wait({asyncio.ensure_future(self._wake.wait())}, timeout=0.5)
         return bool(claims or answered or self._calls)
@@ -59,11 +61,19 @@ class CallDelivery:
     async def finish(self) -> None:
         """Wait for the calls that are out and settle them, so that an ordered end leaves no doubt; start no others."""
         self._ending = True
+        if self._claiming is not None:
+            self._call(await self._claiming)
         if self._calls:
             await asyncio.wait(self._calls)
         answered, self._answered = self._answered, []
         await asyncio.to_thread(self._round, answered, 0)
         self.settled += len(answered)
+
+    def _call(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            task = asyncio.create_task(self._make(claim))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
 
     @property
     def _ahead(self) -> int:

@@ -35,7 +35,7 @@ class Timing:
             f"{low} ({_seconds(low_value)}) must be shorter than {high} ({_seconds(high_value)})"
             for (low, low_value), (high, high_value) in self._pairs()
             if not low_value < high_value
-        ] + [f"{name} must be positive, not {_seconds(value)}" for name, value in vars(self).items() if value <= 0]
+        ] + [f"{name} must be positive, not {_seconds(value)}" for name, value in vars(self).items() if not value > 0]
 
     def _pairs(self) -> list[tuple[tuple[str, float], tuple[str, float]]]:
         chain = ("chunk_target", "statement_timeout", "transaction_timeout", "deadlock_timeout")

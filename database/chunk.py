@@ -96,7 +96,10 @@ class ChunkPlan:
 
 
 def _p(name: str) -> str:
-    """A parameter's name: never a column's, or SQLAlchemy would take it for a new value of each UPDATE in the chain."""
+    """The name of a parameter or of a part of the chain: never a user's column's or table's.
+
+    SQLAlchemy would take such a parameter for a new value of each UPDATE, and PostgreSQL such a part for the table.
+    """
     return f"_bulklane_{name}"
 
 
@@ -174,7 +177,7 @@ _GATE = (
         range_.c.open,
     )
     .with_for_update()
-    .cte("gate")
+    .cte(_p("gate"))
     .prefix_with("MATERIALIZED")
 )
 
@@ -195,7 +198,7 @@ def _sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
     )
     for gate in passed:
         statement = statement.where(select(literal(1)).select_from(gate).exists())
-    return statement.cte("slice").prefix_with("MATERIALIZED")
+    return statement.cte(_p("slice")).prefix_with("MATERIALIZED")
 
 
 def _chain(plan: ChunkPlan) -> Executable:
@@ -203,7 +206,7 @@ def _chain(plan: ChunkPlan) -> Executable:
     names = [f"key{position}" for position in range(1, len(types) + 1)]
     slice_ = _sliced(types, _GATE)
     changed = _changed(plan, slice_)
-    tally = select(func.count().label("changed")).select_from(changed).cte("tally").prefix_with("MATERIALIZED")
+    tally = select(func.count().label("changed")).select_from(changed).cte(_p("tally")).prefix_with("MATERIALIZED")
     missing = _missing(plan, slice_, changed, tally, names)
     reported = _reported(missing)
     counts = (
@@ -216,7 +219,7 @@ def _chain(plan: ChunkPlan) -> Executable:
         )
         .select_from(_GATE.join(tally, true()).outerjoin(missing, true()))
         .group_by(_GATE.c.seq, tally.c.changed)
-        .cte("counts")
+        .cte(_p("counts"))
     )
     moved, written = _moved(counts), _written(counts)
     debts = [_debt(effect, number, changed) for number, effect in enumerate(plan.effects)]
@@ -236,7 +239,7 @@ def _changed(plan: ChunkPlan, slice_: CTE) -> CTE:
     else:
         names = [f"key{position}" for position in range(1, len(table_columns) + 1)]
         # unnested in a subquery, so that its text has no collation of its own and the user's index serves
-        rows = unnested([select(slice_.c[name]).scalar_subquery() for name in names], names, "wanted")
+        rows = unnested([select(slice_.c[name]).scalar_subquery() for name in names], names, _p("wanted"))
         change = change.where(same_key(table_columns, [rows.c[name] for name in names], records.key_types))
     version = records.row_version + 1 if isinstance(plan.change, Delete) else records.row_version
     return change.returning(  # type: ignore[no-any-return]
@@ -244,13 +247,13 @@ def _changed(plan: ChunkPlan, slice_: CTE) -> CTE:
         key_text(table_columns, records.key_types).label("key"),
         cast(version, BigInteger).label("version"),
         *(effect.body.label(f"body{n}") for n, effect in enumerate(plan.effects) if effect.body is not None),
-    ).cte("changed")
+    ).cte(_p("changed"))
 
 
 def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list[str]) -> CTE:
     """The slice's keys that were not changed: gone (or never the tenant's), or no longer matching."""
     types, records = plan.records.key_types, plan.records
-    wanted = unnested([slice_.c[name] for name in names], names, "all_wanted")
+    wanted = unnested([slice_.c[name] for name in names], names, _p("all_wanted"))
     keys = [wanted.c[name] for name in names]
     was_changed = select(literal(1)).where(same_key([changed.c[name] for name in names], keys, types)).exists()
     present = (
@@ -270,7 +273,7 @@ def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list
         .select_from(slice_.join(wanted, true()))
         # without it, the anti-join would run for every chunk
         .where(select(tally.c.changed).scalar_subquery() < bindparam(_p("size"), type_=Integer), ~was_changed)
-        .cte("missing")
+        .cte(_p("missing"))
         .prefix_with("MATERIALIZED")
     )
 
@@ -295,7 +298,7 @@ def _report(rows: Any) -> CTE:
             set_={name: statement.excluded[name] for name in ("round", "kind", "code", "reason")},
         )
         .returning(outcome.c.key)
-        .cte("reported")
+        .cte(_p("reported"))
     )
 
 
@@ -314,7 +317,7 @@ def _written(counts: CTE) -> CTE:
         counts.c.failed,
         counts.c.not_found,
     )
-    return insert(chunk).from_select(columns, rows).returning(chunk.c.seq).cte("written")
+    return insert(chunk).from_select(columns, rows).returning(chunk.c.seq).cte(_p("written"))
 
 
 def _moved(counts: CTE) -> CTE:
@@ -338,7 +341,7 @@ def _moved(counts: CTE) -> CTE:
             not_found=range_.c.not_found + counts.c.not_found,
         )
         .returning(range_.c.cursor, counts.c.changed, counts.c.skipped, counts.c.not_found, counts.c.failed)
-        .cte("moved")
+        .cte(_p("moved"))
     )
 
 
@@ -361,7 +364,7 @@ def _debt(effect: OwedEffect, number: int, changed: CTE) -> CTE:
         .having(func.count() > 0)
     )
     columns = ["job_no", "round", "range_no", "seq", "effect", "channel", "keys", "versions", "bodies", "size"]
-    return insert(owed).from_select(columns, rows).returning(owed.c.seq).cte(f"owed{number}")
+    return insert(owed).from_select(columns, rows).returning(owed.c.seq).cte(_p(f"owed{number}"))
 
 
 def _fail_chain() -> Executable:
@@ -380,7 +383,7 @@ def _fail_chain() -> Executable:
         zero.label("skipped"),
         zero.label("not_found"),
         literal(1, Integer).label("failed"),
-    ).cte("counts")
+    ).cte(_p("counts"))
     return select(_moved(counts)).add_cte(_report(rows), _written(counts))
 
 

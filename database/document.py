@@ -24,7 +24,7 @@ def read_documents(
         cast([key[position] for key in keys], ARRAY(Text() if key_type is KeyType.TEXT else KEY_TYPES[key_type]))
         for position, key_type in enumerate(records.key_types)
     ]
-    wanted = unnested(arrays, names, "wanted")
+    wanted = unnested(arrays, names, "_bulklane_wanted")
     statement = select(
         *(column.label(name) for column, name in zip(records.key, names, strict=True)),
         cast(records.row_version, BigInteger).label("row_version"),
@@ -56,11 +56,13 @@ TRIGGER_NAME = "bulklane_row_version"
 def install_row_version(connection: Connection, records: RecordSet) -> None:
     """Install the trigger that moves the row version on every update of the records' table."""
     table = sql.Identifier(*filter(None, (records.table.schema, records.table.name)))
-    function = sql.Identifier("bulklane", f"move_{records.row_version.key}")
+    # its name in the database, which the attribute `key` of a column need not be
+    column = str(getattr(records.row_version, "name", ""))
+    function = sql.Identifier("bulklane", f"move_{column}")
     driver: Any = connection.connection.driver_connection
     parts = {
         "function": function,
-        "column": sql.Identifier(str(records.row_version.key)),
+        "column": sql.Identifier(column),
         "table": table,
         "trigger": sql.Identifier(TRIGGER_NAME),
     }

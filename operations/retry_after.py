@@ -1,6 +1,5 @@
 """The Retry-After header of an answer (RFC 9110 section 10.2.3), as seconds from now."""
 
-import math
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -20,9 +19,8 @@ def retry_after_seconds(value: str | None, now: datetime) -> float | None:
 
 def _seconds(value: str, now: datetime) -> float | None:
     if value.replace(".", "", 1).isascii() and value.replace(".", "", 1).isdigit():
-        # over 20 digits only the cap can be meant
-        seconds = float(value[:20])
-        return seconds if math.isfinite(seconds) else LONGEST
+        # infinite where there are very many digits; the cap takes care of that
+        return float(value)
     try:
         when = parsedate_to_datetime(value)
     except (ValueError, TypeError, OverflowError):

@@ -220,11 +220,11 @@ class BulkJob:
 
     async def _rows(self) -> None:
         await self._freeze()
-        await asyncio.gather(*(self._walk(number) for number in range(self._known.ranges)))
+        while await self._go("rows", Phase.WALK):
+            await asyncio.gather(*(self._walk(number) for number in range(self._known.ranges)))
+            await self._ask("release", "rows")
         if self._full:
             self._stop_deliveries()
-        elif self._phase is Phase.WALK and not self._leaving:
-            await self._see("release")
 
     async def _freeze(self) -> None:
         while await self._go("freeze", Phase.FREEZE):
@@ -238,7 +238,7 @@ class BulkJob:
             )
             self._frozen = handle
             await ended(handle)
-            await self._look_again("freeze")
+            await self._ask("look", "freeze")
 
     async def _walk(self, number: int) -> None:
         """One range's stream of segments: it waits for the gate itself, and one stuck segment stops no other."""
@@ -255,7 +255,7 @@ class BulkJob:
             if answer is not None and answer.end is SegmentEnd.DONE:
                 return
             if answer is None or answer.end is not SegmentEnd.CONTINUE:
-                await self._look_again(f"range {number}")
+                await self._ask("look", f"range {number}")
             else:
                 show_progress(self._known, answer, self._waits)
 
@@ -278,15 +278,15 @@ class BulkJob:
             if answer is None or answer.end is DeliverEnd.DONE:
                 return
             if answer.end is DeliverEnd.PAUSED:
-                await self._look_again(stream)
+                await self._ask("look", stream)
             elif answer.end in (DeliverEnd.HELD, DeliverEnd.WAITING):
                 await self._wait(stream, answer.reason, answer.retry_seconds)
 
-    async def _look_again(self, stream: str) -> None:
-        """After anything unusual, unless the view says already that there is no more to do."""
+    async def _ask(self, step: str, stream: str) -> None:
+        """Ask the database, unless the view says already that this phase is left."""
         phase = self._phase
         if phase in (Phase.FREEZE, Phase.WALK, Phase.DELIVER) and not self._leaving:
-            await self._see("look")
+            await self._see(step)
             if self._phase is phase and not self._leaving:
                 await self._wait(stream, "the database to agree with what the last attempt found", _REST)
 

@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+):-([^}]*)\}")
-PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+(\.\d+)?(-[a-z0-9]+)*")
+# PostgreSQL's own versions have two numbers
+PINNED = re.compile(r"(postgres:\d+\.\d+|[a-z0-9./-]+:\d+\.\d+\.\d+)(-[a-z0-9]+)*")
 OURS = "bulklane:"
 RESERVED_CONNECTIONS = 3  # superuser_reserved_connections
 SECONDS = {"s": 1, "m": 60, "h": 3600}

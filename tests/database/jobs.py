@@ -8,8 +8,13 @@ from uuid import uuid4
 
 from sqlalchemy import BigInteger, Column, Connection, Delete, Engine, Table, Text, Update, text, update
 
+from temporalio.testing import ActivityEnvironment
+
+from bulklane.activities.freeze import Freeze
 from bulklane.activities.plan import plan_chunks
 from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.timing import Timing
+from bulklane.contracts.walk import FreezeRequest
 from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
 from bulklane.database.chunk import ChunkResult, RangeRef, apply_chunk, slice_at
@@ -67,6 +72,12 @@ def opened(engine: Engine, job: Job, run_id: str = "run-1", scheduled: int = 1) 
         stamp_run(connection, job.job_no, run_id=run_id, scheduled=scheduled)
         open_round(connection, job.job_no)
         return advance(connection, job.job_no, heard_by="test")
+
+
+def freeze(engine: Engine, job: Job, registry: Registry = REGISTRY, round_no: int = 1) -> None:
+    """The activity that expands a selection, in this thread."""
+    activity = Freeze(engine, registry, Timing())
+    ActivityEnvironment().run(activity.freeze, FreezeRequest(job.job_no, round_no))
 
 
 def look(engine: Engine, job: Job) -> Job:

@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from bulklane.stack import TemporalServer
 
-SEARCH_ATTRIBUTES = {name: "Keyword" for name in ("Tenant", "Operation", "Lane", "State")}
+SEARCH_ATTRIBUTES = dict.fromkeys(("Tenant", "Operation", "Lane", "State"), "Keyword")
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from bulklane.contracts import activity_calls as calls
 from bulklane.contracts.effect import DeliverAnswer, DeliverEnd, DeliverRequest
@@ -23,9 +24,11 @@ POLL = 0.01
 class FakeJob:
     """Answers as the database would for one job. Tests script it through its fields, and read `log`.
 
-    `segments` left for a range: each ends with `continue` but the last. `stuck`: ranges whose segments never end by
-    themselves and heed no cancellation. `failing`: what the next calls of an activity raise, in order. `answers`: what
-    the next deliveries on a channel answer, in order. `held`: segments and deliveries stay where they are.
+    `segments` left for a range: each ends with `continue` but the last. `stuck`: rounds and ranges whose segments never
+    end by themselves and heed no cancellation. `failing`: what the next calls of an activity raise, in order.
+    `answers`: what the next deliveries on a channel or segments of a range answer, in order. `held`: segments and
+    deliveries stay where they are. `rude`: a cancelled delivery fails as if its worker had died. `after`: what happens
+    once between a step's commit and its answer.
     """
 
     ranges: int = 2
@@ -33,16 +36,19 @@ class FakeJob:
     state: JobState = _S.ACCEPTED
     to_freeze: bool = False
     round: int = 1
-    segments: Counter[int] = field(default_factory=Counter)
-    owed: Counter[str] = field(default_factory=Counter)
-    stuck: set[int] = field(default_factory=set)
+    segments: dict[int, int] = field(default_factory=dict)
+    owed: dict[str, int] = field(default_factory=dict)
+    stuck: set[tuple[int, int]] = field(default_factory=set)
     held: bool = False
     failing: dict[str, list[BaseException]] = field(default_factory=dict)
-    answers: dict[str, list[DeliverAnswer]] = field(default_factory=dict)
-    after: dict[str, Callable[[], None]] = field(default_factory=dict)
+    answers: dict[str, list[Any]] = field(default_factory=dict)
+    rude: bool = False
+    after: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     view: dict[str, Any] = field(default_factory=dict)
     wish: Wish = Wish.RUN
     released: bool = False
+    freezes_for_nothing: int = 0
+    starts: list[list[Any]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     messages: dict[str, VerbMessage] = field(default_factory=dict)
     heard: list[str] = field(default_factory=list)
@@ -53,6 +59,8 @@ class FakeJob:
     def __post_init__(self) -> None:
         for number in range(self.ranges):
             self.segments.setdefault(number, 1)
+        for channel in self.channels:
+            self.owed.setdefault(channel, 0)
 
     @property
     def over(self) -> bool:
@@ -62,6 +70,11 @@ class FakeJob:
     def count(self, call: str) -> int:
         """How often it was called."""
         return self.log.count(call)
+
+    def retry(self) -> None:
+        """Another round, with one range more."""
+        self.state, self.released, self.round, self.ranges = _S.ACCEPTED, False, self.round + 1, self.ranges + 1
+        self.segments = dict.fromkeys(range(self.ranges), 1)
 
     def activities(self) -> list[Callable[..., Any]]:
         """To register, under the declared names."""
@@ -79,28 +92,29 @@ class FakeJob:
     @activity.defn(name=calls.open_job.__name__)
     async def open_job(self, start_arguments: list[Any]) -> JobView:
         """An accepted round begins."""
+        self.starts.append(start_arguments)
         self._called("open")
         if self.state is _S.ACCEPTED:
             self.state = _S.FREEZING if self.to_freeze else _S.WALKING
-        return self._answer("open")
+        return await self._answer("open")
 
     @activity.defn(name=calls.look.__name__)
     async def look(self, job_no: int) -> JobView:
         """Take the steps that are due."""
         self._called("look")
-        return self._answer("look")
+        return await self._answer("look")
 
     @activity.defn(name=calls.release.__name__)
     async def release(self, job_no: int) -> JobView:
         """The same."""
         self._called("release")
-        return self._answer("release")
+        return await self._answer("release")
 
     @activity.defn(name=calls.close.__name__)
     async def close(self, job_no: int) -> JobView:
         """The same."""
         self._called("close")
-        return self._answer("close")
+        return await self._answer("close")
 
     @activity.defn(name=calls.apply_verb.__name__)
     async def apply_verb(self, request: VerbRequest) -> None:
@@ -118,7 +132,9 @@ class FakeJob:
     async def freeze(self, request: FreezeRequest) -> None:
         """Ranges are cut."""
         self._called("freeze")
-        if self.state is _S.FREEZING:
+        if self.freezes_for_nothing:
+            self.freezes_for_nothing -= 1
+        elif self.state is _S.FREEZING:
             self.state = _S.WALKING
 
     @activity.defn(name=calls.segment.__name__)
@@ -128,7 +144,9 @@ class FakeJob:
         self._called(name)
         self._enter(name)
         try:
-            while number in self.stuck and not self.let_go.is_set():
+            if self.answers.get(name):
+                return cast("SegmentAnswer", self.answers[name].pop(0))
+            while (request.round, number) in self.stuck and not self.let_go.is_set():
                 await self._heedless()
             if self.segments[number]:
                 self.segments[number] -= 1
@@ -152,7 +170,7 @@ class FakeJob:
         self._enter(channel)
         try:
             if self.answers.get(channel):
-                return self.answers[channel].pop(0)
+                return cast("DeliverAnswer", self.answers[channel].pop(0))
             while not self.let_go.is_set():
                 activity.heartbeat()
                 if self.wish is Wish.PAUSE and not self.over:
@@ -164,6 +182,10 @@ class FakeJob:
                     break
                 await asyncio.sleep(POLL)
             return DeliverAnswer(DeliverEnd.DONE)
+        except asyncio.CancelledError:
+            if self.rude:
+                raise ApplicationError("the connection was lost") from None
+            raise
         finally:
             self.busy[channel] -= 1
 
@@ -188,18 +210,21 @@ class FakeJob:
         if failures:
             raise failures.pop(0)
 
-    def _answer(self, call: str) -> JobView:
+    async def _answer(self, call: str) -> JobView:
         while self._step():
             pass
         view = self._view()
         # what happens between the commit and the answer
-        self.after.pop(call, lambda: None)()
+        if call in self.after:
+            await self.after.pop(call)()
         return view
 
     def _step(self) -> bool:
         before = self.state, self.released
         owes = sum(self.owed.values()) > 0
-        walked = not any(self.segments[number] for number in range(self.ranges)) and not self.stuck
+        walked = not any(self.segments[number] for number in range(self.ranges)) and not any(
+            stuck == self.round for stuck, _ in self.stuck
+        )
         if self.wish is Wish.CANCEL and not self.over:
             self.state, self.released = _S.CANCELLING if owes else _S.CANCELLED, True
         elif self.wish is Wish.PAUSE and self.state in (_S.WALKING, _S.DELIVERING):

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
 from temporalio.api.testservice.v1 import UnlockTimeSkippingRequest
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
@@ -15,7 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from bulklane.contracts.lane import JOBS_QUEUE, SMALL_QUEUE, effects_queue
+from bulklane.contracts.lane import SMALL_QUEUE, effects_queue
 from bulklane.stack import time_skipping_server_path
 from bulklane.workflows.bulk_job import BulkJob
 from bulklane.workflows.deliver_owed import DeliverOwed
@@ -23,7 +24,9 @@ from tests.support.waiting import until_async
 from tests.workflow.fake_job import FakeJob
 
 Handle = WorkflowHandle[Any, Any]
-RUNNER = SandboxedWorkflowRunner(restrictions=SandboxRestrictions.default.with_passthrough_modules("bulklane.contracts"))
+RUNNER = SandboxedWorkflowRunner(
+    restrictions=SandboxRestrictions.default.with_passthrough_modules("bulklane.contracts")
+)
 LONGEST = 20.0
 
 
@@ -55,7 +58,9 @@ def _worker(client: Client, queue: str, job: FakeJob, *, workflows: bool) -> Wor
 
 
 @asynccontextmanager
-async def running(client: Client, job: FakeJob, *arguments: Any, served: list[str] | None = None) -> AsyncIterator[Handle]:
+async def running(
+    client: Client, job: FakeJob, *arguments: Any, served: list[str] | None = None
+) -> AsyncIterator[Handle]:
     """The job's workflow on a dev server; terminated at the end, since the next test uses the same queues."""
     async with serving(client, job, served=served):
         handle = await client.start_workflow(
@@ -64,10 +69,8 @@ async def running(client: Client, job: FakeJob, *arguments: Any, served: list[st
         try:
             yield handle
         finally:
-            try:
+            with suppress(RPCError):
                 await client.get_workflow_handle("job").terminate()
-            except RPCError:
-                pass
 
 
 @asynccontextmanager
@@ -100,13 +103,14 @@ async def logged(job: FakeJob, call: str, times: int = 1) -> None:
 
 async def reset_to_first_task(client: Client, handle: Handle) -> Handle:
     """Reset as the UI does it; the new run."""
-    task = [e async for e in handle.fetch_history_events() if e.HasField("workflow_task_completed_event_attributes")][0]
+    kind = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    tasks = [event.event_id async for event in handle.fetch_history_events() if event.event_type == kind]
     answer = await client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=handle.id),
             reason="test",
-            workflow_task_finish_event_id=task.event_id,
+            workflow_task_finish_event_id=tasks[0],
             request_id="reset",
         )
     )
