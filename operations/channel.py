@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from pydantic import BaseModel, SecretStr
+
 from bulklane.operations.sender import CallSender, IndexSender
 
 
@@ -12,6 +14,17 @@ class Endpoint:
 
     url: str
     token: str | None = None
+
+
+class ChannelSettings(BaseModel):
+    """A channel's endpoint as a process's settings have it."""
+
+    url: str
+    token: SecretStr | None = None
+
+    def endpoint(self) -> Endpoint:
+        """As the channel's sender wants it."""
+        return Endpoint(self.url, self.token.get_secret_value() if self.token else None)
 
 
 class CallSenderFactory(Protocol):

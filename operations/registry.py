@@ -1,5 +1,6 @@
 """Loads operations and channels from the modules that a deployment names. No import side effects, no global."""
 
+import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -7,6 +8,8 @@ from typing import Any
 
 from bulklane.operations.channel import Channel
 from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Registry
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 
 
 def load_registry(modules: Sequence[str]) -> Registry:
@@ -50,6 +53,11 @@ def _by_name(what: str, found: Iterable[tuple[Any, str]]) -> dict[str, Any]:
         name = getattr(one, "name", None)
         if not isinstance(name, str) or not name:
             raise OperationError(f"a {what} in {module} has no name")
+        if not _NAME.fullmatch(name):
+            raise OperationError(
+                f"the {what} {name!r} in {module}: a name is small letters, digits and underscores, since queues and"
+                " settings are named after it"
+            )
         if name in named:
             raise OperationError(f"two {what}s are named {name!r}; the second is in {module}")
         named[name] = one

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from bulklane.contracts.lane import EFFECTS_PREFIX
+from bulklane.contracts.search_attribute import SEARCH_ATTRIBUTES
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.stack import Addresses, ChildProcess, Stack, StackError
@@ -20,7 +21,6 @@ from bulklane.starter.surroundings import find_endpoints, load_modules, prepare,
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 NO_ROLES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-SEARCH_ATTRIBUTES = MappingProxyType(dict.fromkeys(("Tenant", "Operation", "Lane", "State"), "Keyword"))
 SERVING = '"event": "serving"'
 SERVING_SECONDS = 60.0
 MOST_SLOTS = 8
@@ -137,7 +137,7 @@ def _options(settings: StackSettings, registry: Registry) -> Options:
         postgres_url=settings.postgres_url,
         temporal_address=settings.temporal_address,
         opensearch_url=settings.opensearch_url,
-        search_attributes=SEARCH_ATTRIBUTES,
+        search_attributes=dict.fromkeys(SEARCH_ATTRIBUTES, "Keyword"),
         # a module whose channels index nothing is spared the server that takes longest
         without=() if any(channel.indexes for channel in registry.channels.values()) else ("opensearch",),
     )

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from bulklane.operations.channel import Endpoint
+from bulklane.operations.channel import ChannelSettings, Endpoint
 
 EXAMPLE = "examples.flights.operation"
 OWN_PREFIX = "BULKLANE_"
@@ -30,17 +30,6 @@ class StarterSettings(BaseSettings):
     def modules(self) -> list[str]:
         """The modules of `operations`."""
         return [name.strip() for name in self.operations.split(",") if name.strip()]
-
-
-class ChannelSettings(BaseModel):
-    """Where a channel's system is."""
-
-    url: str
-    token: SecretStr | None = None
-
-    def endpoint(self) -> Endpoint:
-        """As the channel's sender wants it."""
-        return Endpoint(self.url, self.token.get_secret_value() if self.token else None)
 
 
 class ChannelsSettings(BaseSettings):

@@ -9,6 +9,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 SERVING = Gauge("bulklane_worker_serving", "1 while the process takes work, 0 while it drains", ["role", "process"])
 
 
+def note_draining(role: str, process: str) -> None:
+    """The process takes no more work."""
+    SERVING.labels(role, process).set(0)
+
+
 @contextlib.asynccontextmanager
 async def health_endpoint(port: int | None, *, role: str, process: str) -> AsyncIterator[None]:
     """`GET /healthz` and `GET /metrics` on the port, on all addresses; nothing where the port is None.
@@ -21,7 +26,7 @@ async def health_endpoint(port: int | None, *, role: str, process: str) -> Async
     SERVING.labels(role, process).set(1)
 
     async def healthz(_: web.Request) -> web.Response:
-        return web.json_response({"role": role, "process": process, "state": "serving"})
+        return web.json_response({"role": role, "process": process})
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

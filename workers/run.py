@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import stamina
 import structlog
@@ -12,13 +14,13 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
-from bulklane.workers.build import Parts, build_parts, build_workers, connect_senders
+from bulklane.contracts.search_attribute import SEARCH_ATTRIBUTES
+from bulklane.workers.build import SPARE_CONNECTIONS, Parts, build_parts, build_workers, connect_senders
 from bulklane.workers.control_loop import ControlLoop
-from bulklane.workers.health import health_endpoint
+from bulklane.workers.health import health_endpoint, note_draining
 from bulklane.workers.roles import Role
 from bulklane.workers.settings import WorkerSettings
 
-SEARCH_ATTRIBUTES = frozenset({"Tenant", "Operation", "Lane", "State"})
 CONNECT_SECONDS = 60.0
 
 log = structlog.get_logger("bulklane.workers")
@@ -31,6 +33,8 @@ async def serve(role: Role, settings: WorkerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # deliveries ask the database in threads: as many as there are connections
+    loop.set_default_executor(ThreadPoolExecutor(settings.slots + SPARE_CONNECTIONS, thread_name_prefix="database"))
     parts = build_parts(role, settings)
     connect_senders(parts)
     try:
@@ -62,6 +66,7 @@ async def _serve(parts: Parts, stop: asyncio.Event) -> None:
         log.info("serving", role=parts.role.name, process=parts.process)
         await _until_stopped(stop, tasks)
         log.info("draining", role=parts.role.name)
+        note_draining(parts.role.name, parts.process)
         for task in tasks:
             task.cancel()
     log.info("stopped", role=parts.role.name)
@@ -92,7 +97,7 @@ async def has_search_attributes(client: Client) -> bool:
         answer = await client.operator_service.list_search_attributes(request)
     except RPCError:
         return False
-    return set(answer.custom_attributes) >= SEARCH_ATTRIBUTES
+    return set(answer.custom_attributes) >= set(SEARCH_ATTRIBUTES)
 
 
 def configure_log(level: str) -> None:
@@ -107,5 +112,6 @@ def configure_log(level: str) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping().get(level, logging.INFO)),
     )

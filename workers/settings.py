@@ -2,24 +2,13 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bulklane.contracts.timing import Timing
-from bulklane.operations.channel import Endpoint
+from bulklane.operations.channel import ChannelSettings
 
 Modules = Annotated[str, Field(description="the modules that end in OPERATIONS = [...], comma-separated")]
-
-
-class ChannelSettings(BaseModel):
-    """Where a channel's system is."""
-
-    url: str
-    token: SecretStr | None = None
-
-    def endpoint(self) -> Endpoint:
-        """As the channel's sender wants it."""
-        return Endpoint(self.url, self.token.get_secret_value() if self.token else None)
 
 
 class WorkerSettings(BaseSettings):

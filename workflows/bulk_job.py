@@ -31,6 +31,8 @@ with workflow.unsafe.imports_passed_through():
 # Where two answers contradict each other: a pause, so that asking again doesn't fill the history.
 _REST = 1.0
 _LONGEST_REST = 60.0
+# Events. Temporal suggests a new run at 4,096 and ends a workflow at 51,200.
+_LONGEST_HISTORY = 25_000
 
 
 @workflow.defn(name="BulkJob")
@@ -131,6 +133,7 @@ class BulkJob:
             await asyncio.gather(self._rows(), self._deliver_all())
             if self._full:
                 await self._barrier()
+            if self._full:
                 workflow.continue_as_new(args=arguments)
             await self._see("close")
             if self._phase in (Phase.WALK, Phase.DELIVER):
@@ -149,7 +152,11 @@ class BulkJob:
 
     @property
     def _full(self) -> bool:
-        return workflow.info().is_continue_as_new_suggested()
+        info = workflow.info()
+        if workflow.cancellation_reason() is not None:
+            # a new run could not end as cancelled, since nobody has asked for that run's cancellation
+            return info.get_current_history_length() > _LONGEST_HISTORY
+        return info.is_continue_as_new_suggested()
 
     @property
     def _leaving(self) -> bool:
@@ -208,10 +215,13 @@ class BulkJob:
 
     async def _bound_barrier(self) -> None:
         """The barrier waits for nothing stuck: after one budget it is cancelled, and the epoch fences a segment."""
-        await workflow.wait_condition(lambda: self._full)
-        await workflow.sleep(timedelta(seconds=self._known.segment_seconds + 1), summary="barrier")
-        self._stop_segments()
-        self._stop_deliveries()
+        while True:
+            await workflow.wait_condition(lambda: self._full)
+            await workflow.sleep(timedelta(seconds=self._known.segment_seconds + 1), summary="barrier")
+            if self._full:
+                self._stop_segments()
+                self._stop_deliveries()
+            await workflow.wait_condition(lambda: not self._full)
 
     async def _barrier(self) -> None:
         await workflow.wait_condition(

@@ -7,12 +7,10 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 from bulklane.contracts.job import JobView
+from bulklane.contracts.search_attribute import SEARCH_ATTRIBUTES
 from bulklane.contracts.walk import SegmentAnswer
 
-TENANT = SearchAttributeKey.for_keyword("Tenant")
-OPERATION = SearchAttributeKey.for_keyword("Operation")
-LANE = SearchAttributeKey.for_keyword("Lane")
-STATE = SearchAttributeKey.for_keyword("State")
+TENANT, OPERATION, LANE, STATE = (SearchAttributeKey.for_keyword(name) for name in SEARCH_ATTRIBUTES)
 
 
 def show_job(job: JobView, waits: Mapping[str, str]) -> None:

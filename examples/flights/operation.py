@@ -39,9 +39,7 @@ class RescheduleFlights(Operation):
     records = Records(
         table=flights, key=[flights.c.flight_id], tenant=flights.c.carrier, row_version=flights.c.row_version
     )
-    fields = {  # noqa: RUF012
-        name: flights.c[name] for name in ("flight_id", "flight_number", "tail_number", "origin", "destination")
-    }
+    fields = {name: flights.c[name] for name in ("flight_id", "flight_number", "tail_number", "origin", "destination")}
     effects = (
         IndexEffect(
             "document",

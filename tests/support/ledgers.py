@@ -64,7 +64,7 @@ class AddToEntries(Operation):
         tenant=entries.c.tenant,
         row_version=entries.c.row_version,
     )
-    fields = {"account": entries.c.account, "booked_at": entries.c.booked_at, "note": entries.c.note}  # noqa: RUF012
+    fields = {"account": entries.c.account, "booked_at": entries.c.booked_at, "note": entries.c.note}
     effects = (
         CallEffect("booking", channel="bookings", body={"account": entries.c.account, "amount": entries.c.amount}),
     )

@@ -148,8 +148,6 @@ class FakeJob:
                 return cast("SegmentAnswer", self.answers[name].pop(0))
             while (request.round, number) in self.stuck and not self.let_go.is_set():
                 await self._heedless()
-            if self.segments[number]:
-                self.segments[number] -= 1
             while self.held and self._open and not self.let_go.is_set():
                 activity.heartbeat()
                 await asyncio.sleep(POLL)
@@ -157,6 +155,7 @@ class FakeJob:
                 return SegmentAnswer(SegmentEnd.WISH)
             if not self._open:
                 return SegmentAnswer(SegmentEnd.SHUT)
+            self.segments[number] = max(0, self.segments[number] - 1)
             done = self.segments[number] == 0
             return SegmentAnswer(SegmentEnd.DONE if done else SegmentEnd.CONTINUE, processed=7, owed=1)
         finally:

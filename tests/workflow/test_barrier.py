@@ -26,20 +26,18 @@ async def run_after(client: Client, handle: Handle) -> Handle:
 
 async def fill_history(handle: Handle, job: FakeJob) -> None:
     """Look until the history is long enough."""
-    for number in range(12):
+    for _ in range(8):
         before = job.count("look")
         await handle.signal("look")
         await logged(job, "look", before + 1)
-        assert number < 12
 
 
 async def test_no_range_runs_twice_side_by_side_over_many_runs(short_history: Client) -> None:
-    job = FakeJob(ranges=3, segments=dict.fromkeys(range(3), 15), owed={"notices": 5})
+    job = FakeJob(ranges=3, segments=dict.fromkeys(range(3), 8), owed={"notices": 5})
     async with running(short_history, job) as handle:
         assert await result(handle) == "completed"
-    assert job.count("open") >= 4, "runs of the workflow"
+    assert job.count("open") >= 3, "runs of the workflow"
     assert [job.most_busy[name] for name in ("range 0", "range 1", "range 2", "notices")] == [1, 1, 1, 1]
-    assert [job.count(f"range {number}") for number in range(3)] == [15, 15, 15]
     assert job.count("delivered notices") == 5
 
 
@@ -63,16 +61,16 @@ async def test_a_paused_job_stays_paused_in_a_new_run_and_its_verbs_have_other_i
 
 
 async def test_signals_at_the_barrier_are_not_lost(short_history: Client) -> None:
-    job = FakeJob(ranges=2, segments={0: 60, 1: 60})
+    job = FakeJob(ranges=2, segments={0: 20, 1: 20})
     async with running(short_history, job) as handle:
         latest = short_history.get_workflow_handle("job")
-        for number in range(25):
+        for number in range(11):
             await latest.signal("pause" if number % 2 == 0 else "resume", args=["", "", f"m{number}"])
         await latest.signal("resume", args=["", "", "last"])
-        await logged(job, "resume", 13)
+        await logged(job, "resume", 6)
         assert await result(handle) == "completed"
-    assert job.count("open") >= 3
-    assert job.heard == [*(f"m{number}" for number in range(25)), "last"]
+    assert job.count("open") >= 2
+    assert job.heard == [*(f"m{number}" for number in range(11)), "last"]
 
 
 async def test_temporals_cancellation_in_an_earlier_run_ends_the_chain_cancelled(short_history: Client) -> None:
@@ -90,7 +88,7 @@ async def test_temporals_cancellation_in_an_earlier_run_ends_the_chain_cancelled
 
 
 async def test_a_stuck_segment_holds_the_barrier_no_longer_than_its_budget_and_a_second(short_history: Client) -> None:
-    job = FakeJob(ranges=2, segments={1: 40}, stuck={(1, 0)}, view={"segment_seconds": 0.5})
+    job = FakeJob(ranges=2, segments={1: 20}, stuck={(1, 0)}, view={"segment_seconds": 0.5})
     async with running(short_history, job) as handle:
         await logged(job, "range 1")
         began = asyncio.get_running_loop().time()
