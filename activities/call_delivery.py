@@ -5,11 +5,14 @@ repeats at most the calls in flight and those marked ahead, each under the same 
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from uuid import uuid4
 
+import stamina
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from bulklane.contracts.effect import DeliveryState, idempotency_key
 from bulklane.database import effect
@@ -21,6 +24,8 @@ from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Lat
 SHORTEST_BACKOFF = 0.5
 LONGEST_BACKOFF = 60.0
 CLAIM_MARGIN = 5.0
+SETTLE_SECONDS = 15.0
+IDLE_SECONDS = 0.5
 
 _D = DeliveryState
 
@@ -40,34 +45,50 @@ class CallDelivery:
         self._slots = asyncio.Semaphore(channel.concurrency)
         self._wake = asyncio.Event()
         self._ending = False
-        self._claiming: asyncio.Task[list[Claim]] | None = None
+        self._in_round: list[Settlement] = []
+        self._round_task: asyncio.Task[list[Claim]] | None = None
 
     async def send_some(self) -> bool:
         """One round: settle what was answered, claim as many as there is room for; False where nothing goes on."""
-        answered, self._answered = self._answered, []
         # one marked ahead per sender keeps all of them busy while a round commits
         room = 0 if self.held else self._channel.concurrency * self._ahead - len(self._calls)
-        # a cancellation must not lose what the transaction has marked: `finish` takes it up
-        self._claiming = asyncio.create_task(asyncio.to_thread(self._round, answered, room))
-        claims = await asyncio.shield(self._claiming)
-        self._claiming = None
-        self.settled += len(answered)
         self._wake.clear()
-        self._call(claims)
-        if not claims and not self._answered and self._calls:
-            await asyncio.wait({asyncio.ensure_future(self._wake.wait())}, timeout=0.5)
-        return bool(claims or answered or self._calls)
+        began = await self._one_round(room)
+        if not began and self._calls:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await self._wake.wait()
+        return bool(began or self._calls or self._answered)
 
     async def finish(self) -> None:
         """Wait for the calls that are out and settle them, so that an ordered end leaves no doubt; start no others."""
         self._ending = True
-        if self._claiming is not None:
-            self._call(await self._claiming)
+        if self._round_task is not None:
+            with contextlib.suppress(SQLAlchemyError):
+                await self._after_round(self._round_task)
         if self._calls:
             await asyncio.wait(self._calls)
-        answered, self._answered = self._answered, []
-        await asyncio.to_thread(self._round, answered, 0)
-        self.settled += len(answered)
+        # worth some patience: what can't be settled is a doubt until its claim has run out
+        async for attempt in stamina.retry_context(on=SQLAlchemyError, attempts=None, timeout=SETTLE_SECONDS):
+            with attempt:
+                await self._one_round(0)
+
+    async def _one_round(self, room: int) -> int:
+        """One transaction: how many calls it let begin. A cancellation doesn't stop it: `finish` takes it up."""
+        self._in_round, self._answered = self._answered, []
+        self._round_task = asyncio.create_task(asyncio.to_thread(self._round, list(self._in_round), room))
+        return await self._after_round(self._round_task)
+
+    async def _after_round(self, task: asyncio.Task[list[Claim]]) -> int:
+        try:
+            claims = await asyncio.shield(task)
+        except SQLAlchemyError:
+            self._answered, self._in_round, self._round_task = self._in_round + self._answered, [], None
+            raise
+        self.settled += len(self._in_round)
+        self._in_round, self._round_task = [], None
+        self._call(claims)
+        return len(claims)
 
     def _call(self, claims: Sequence[Claim]) -> None:
         for claim in claims:

@@ -43,8 +43,8 @@ class Deliver:
         try:
             return await self._deliver(request, delivery)
         finally:
-            beat.cancel()
             await delivery.finish()
+            beat.cancel()
 
     def _delivery(self, job: Job, channel: str) -> CallDelivery | IndexDelivery:
         sender = self.senders[channel]

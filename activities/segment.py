@@ -1,10 +1,12 @@
 """Segment: walks chunks of one range until its time budget ends, the range is done, or something wants it to stop."""
 
+import contextlib
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -54,6 +56,7 @@ class Segment:
             end = walk.run(until=time.monotonic() + request.seconds)
         except Exception as error:
             self._failed(ref, error)
+            self._ended_in_order(ref, epoch, size)
             raise
         return self._left(ref, epoch, size, end)
 
@@ -74,6 +77,11 @@ class Segment:
         _, reason = reason_of(error)
         with self.engine.begin() as connection:
             set_wish(connection, ref.job_no, Wish.STOP, who="bulklane", why=f"the operation fails: {reason}")
+
+    def _ended_in_order(self, ref: RangeRef, epoch: int, size: ChunkSize) -> None:
+        """An error that could be raised is no death of the worker; where the database is away it counts as one."""
+        with contextlib.suppress(SQLAlchemyError), self.engine.begin() as connection:
+            ranges.leave(connection, ref, epoch, size.records)
 
     def _left(self, ref: RangeRef, epoch: int, size: ChunkSize, end: SegmentEnd) -> SegmentAnswer:
         with self.engine.begin() as connection:

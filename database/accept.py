@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.job import JobState
@@ -127,10 +127,6 @@ class JobIdReused(RuntimeError):
     """The job id (or idempotency key) stands for other content; nothing was stored."""
 
 
-class _Replay(RuntimeError):
-    """Found in the middle of the transaction: the job is there already."""
-
-
 _CLAIM_KEY = upsert(idempotency).on_conflict_do_nothing().returning(idempotency.c.key)
 _READ_KEY = select(idempotency.c.job_no, idempotency.c.content_hash).where(
     idempotency.c.tenant == bindparam("tenant"), idempotency.c.key == bindparam("key")
@@ -140,7 +136,7 @@ _BIND_KEY = (
     .where(idempotency.c.tenant == bindparam("of_tenant"), idempotency.c.key == bindparam("of_key"))
     .values(job_no=bindparam("job"))
 )
-_INSERT_JOB = insert(job)
+_INSERT_JOB = upsert(job).on_conflict_do_nothing(index_elements=[job.c.job_id]).returning(job.c.job_no)
 
 
 def find_accepted(connection: Connection, proposal: Proposal) -> Accepted | None:
@@ -164,7 +160,7 @@ def measure(connection: Connection, proposal: Proposal, small_max_records: int) 
 def store(connection: Connection, proposal: Proposal, *, size: int, small_max_records: int) -> Accepted:
     """Store the job with all that belongs to it, in the caller's transaction, which must roll back on any error.
 
-    Raises Conflict and JobIdReused.
+    Raises LeaseMissed and JobIdReused.
     """
     if proposal.idempotency_key is not None and not _claim_key(connection, proposal):
         # a second statement: the first one's snapshot may not see the row that it met
@@ -178,7 +174,10 @@ def store(connection: Connection, proposal: Proposal, *, size: int, small_max_re
     lease.record_turn(connection, proposal.resources, job_no=job_no, round_no=1, turn=turn)
     lane = lane_of(size, small_max_records)
     selection_no = _store_selection(connection, proposal, job_no, lane)
-    connection.execute(_INSERT_JOB, _row(proposal, job_no=job_no, turn=turn, lane=lane, selection_no=selection_no))
+    row = _row(proposal, job_no=job_no, turn=turn, lane=lane, selection_no=selection_no)
+    if connection.execute(_INSERT_JOB, row).one_or_none() is None:
+        # the job id was taken since the caller looked for it
+        raise LeaseMissed(proposal.resources)
     insert_wish(connection, job_no)
     if proposal.idempotency_key is not None:
         values = {"of_tenant": proposal.tenant, "of_key": proposal.idempotency_key, "job": job_no}
@@ -187,10 +186,10 @@ def store(connection: Connection, proposal: Proposal, *, size: int, small_max_re
 
 
 class LeaseMissed(RuntimeError):
-    """Fewer resources than asked were free; the transaction must roll back, and then `conflict` tells the holder."""
+    """Fewer resources than asked were free, or the job id was taken: roll back, and `conflict` tells what stands."""
 
     def __init__(self, resources: Sequence[str]) -> None:
-        super().__init__("another job owns one of the resources")
+        super().__init__("another job owns one of the resources, or has the job id")
         self.resources = resources
 
 

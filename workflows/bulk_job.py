@@ -44,6 +44,7 @@ class BulkJob:
         self._round = 0
         self._nudged = False
         self._looks = 0
+        self._seen = 0
         self._verbs: list[VerbMessage] = []
         self._verb_count = 0
         self._waits: dict[str, str] = {}
@@ -165,7 +166,11 @@ class BulkJob:
 
     async def _see(self, step: str, argument: Any = None) -> None:
         """The only place where the view is set; one at a time, so that it never goes back."""
+        seen = self._seen
         async with self._one_view:
+            if argument is None and self._seen > seen:
+                return  # one that was asked for later has answered: when a job stops, each of its streams asks
+            self._seen += 1
             given = self._known.job_no if argument is None else argument
             self._job = await workflow.execute_activity(
                 step, given, result_type=JobView, summary=step.replace("_", " "), **control_options(self._queue)

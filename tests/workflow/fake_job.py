@@ -43,7 +43,7 @@ class FakeJob:
     failing: dict[str, list[BaseException]] = field(default_factory=dict)
     answers: dict[str, list[Any]] = field(default_factory=dict)
     rude: bool = False
-    after: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    after: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     view: dict[str, Any] = field(default_factory=dict)
     wish: Wish = Wish.RUN
     released: bool = False

@@ -73,7 +73,7 @@ async def test_signals_at_the_barrier_are_not_lost(short_history: Client) -> Non
     assert job.heard == [*(f"m{number}" for number in range(11)), "last"]
 
 
-async def test_temporals_cancellation_in_an_earlier_run_ends_the_chain_cancelled(short_history: Client) -> None:
+async def test_temporals_cancellation_is_not_forgotten_by_a_new_run(short_history: Client) -> None:
     job = FakeJob(ranges=1, held=True, owed={"notices": 1})
     async with running(short_history, job) as handle:
         await logged(job, "range 0")

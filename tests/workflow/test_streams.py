@@ -4,6 +4,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
+from bulklane.contracts.job import Wish
 from bulklane.contracts.walk import SegmentAnswer, SegmentEnd
 from tests.support.waiting import until_async
 from tests.workflow.fake_job import FakeJob
@@ -73,3 +74,20 @@ async def test_a_release_that_finds_an_unfinished_range_leads_to_another_walk(cl
     async with running(client, job) as handle:
         assert await result(handle) == "completed"
     assert (job.count("release"), job.count("range 0")) == (2, 3)
+
+
+async def test_streams_that_stop_together_share_a_look(client: Client) -> None:
+    job = FakeJob(ranges=20, held=True)
+    async with running(client, job) as handle:
+        await logged(job, "range 19")
+        job.after["look"] = lambda: until_async(no_stream_busy, what="every stream stopped")
+
+        async def no_stream_busy() -> bool:
+            return job.wish is not Wish.RUN and not any(job.busy.values())
+
+        await handle.signal("pause")
+        await logged(job, "look", 2)
+        job.held = False
+        await handle.signal("resume")
+        assert await result(handle) == "completed"
+    assert job.count("look") <= 4
