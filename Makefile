@@ -8,7 +8,7 @@ LOCKS := requirements/dev.txt requirements/build.txt
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check cases bench clean lock
+.PHONY: help demo up test check lease-model cases bench clean lock
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -19,8 +19,11 @@ demo: $(INSTALLED)  ## The main job on real data and real servers, with faults; 
 up: $(INSTALLED)  ## The local stack with the flights example, until Ctrl-C
 	$(BIN)/bulklane up
 
-test: check  ## All checks and tests
-	$(PYTEST)
+test: check  ## All checks and tests; the slow ones run with the cases
+	$(PYTEST) -m "not slow"
+
+lease-model: $(INSTALLED)  ## The lease as a state machine against PostgreSQL, 20,000 steps
+	$(BIN)/python -m tests.database.model --steps 20000
 
 check: $(INSTALLED)  ## Style, types, and the arrows between the rooms
 	$(BIN)/ruff check .

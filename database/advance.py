@@ -10,7 +10,7 @@ from bulklane.contracts.message import VerbMessage
 from bulklane.database import effect, lease
 from bulklane.database import range as ranges
 from bulklane.database.job import Job, fix_counters, lock_job, move
-from bulklane.database.selection import SelectionState, lock_selection
+from bulklane.database.selection import SelectionState, read_selection
 from bulklane.database.wish import Wanted, note_looked, read_wish, receive
 
 _S = JobState
@@ -80,7 +80,7 @@ def _step(connection: Connection, job: Job, wanted: Wanted) -> Job | None:
         case _S.OPENING:
             return _begin(connection, job)
         case _S.WALKING if ranges.all_done(connection, job.job_no, job.round):
-            return move(connection, _release(connection, job), _S.DELIVERING)
+            return move(connection, _release(connection, job, keep_lease=job.hold_lease), _S.DELIVERING)
         case _S.PAUSING | _S.PAUSED if wanted.wish is Wish.RUN:
             return _go_on(connection, job)
         case _S.PAUSING:
@@ -95,7 +95,7 @@ def _step(connection: Connection, job: Job, wanted: Wanted) -> Job | None:
 
 
 def _begin(connection: Connection, job: Job) -> Job:
-    frozen = lock_selection(connection, job.selection_no).state is SelectionState.FROZEN
+    frozen = read_selection(connection, job.selection_no).state is SelectionState.FROZEN
     return move(connection, job, _S.WALKING if frozen else _S.FREEZING)
 
 
@@ -106,13 +106,17 @@ def _go_on(connection: Connection, job: Job) -> Job:
     return move(connection, job, _S.WALKING)
 
 
-def _release(connection: Connection, job: Job) -> Job:
-    """Shut the ranges, fix the counters, free the lease."""
+def _release(connection: Connection, job: Job, *, keep_lease: bool = False) -> Job:
+    """Shut the ranges, fix the counters, free the lease.
+
+    `keep_lease`: the walk came to its end, and the operation holds on until the effects are final. Nobody does so for
+    a job that is called off.
+    """
     ranges.shut(connection, job.job_no, job.round)
     counters = ranges.counters(connection, job.job_no, job.round)
-    total = lock_selection(connection, job.selection_no).total or 0
-    # an operation may hold its lease until its effects are final, but nobody holds one for a job that is called off
-    if not (job.hold_lease and job.state is _S.WALKING):
+    # not locked: a freeze holds it for as long as its statement takes, and asks for the job only then
+    total = read_selection(connection, job.selection_no).total or 0
+    if not keep_lease:
         lease.release(connection, job_no=job.job_no, round_no=job.round)
     return fix_counters(connection, job, counters, not_started=total - counters.processed)
 

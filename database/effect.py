@@ -454,6 +454,9 @@ def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence
     """Write what became of claimed deliveries; one that another has claimed since is left to it, unless done."""
     if not settlements:
         return
+    # a sender may have two answers for one delivery, which it lost and claimed again: the update would take either
+    done = {(one.effect, one.key) for one in settlements if one.state is _D.DONE}
+    settlements = [one for one in settlements if one.state is _D.DONE or (one.effect, one.key) not in done]
     ordered = sorted(settlements, key=lambda one: (one.effect, one.key))
     connection.execute(
         _SETTLE,

@@ -142,8 +142,9 @@ wish = Table(
 wish_message = Table(
     "wish_message",
     metadata,
+    # an id counts within its job: people who send signals choose `1` for more than one
+    Column("job_no", BigInteger, primary_key=True, autoincrement=False),
     Column("message_id", _bytewise(), primary_key=True),
-    Column("job_no", BigInteger, nullable=False, index=True),
     Column("verb", Text, nullable=False),
     Column("who", Text, nullable=False, server_default=text("''")),
     Column("why", Text, nullable=False, server_default=text("''")),

@@ -28,6 +28,11 @@ class Wanted:
 _INSERT = insert(wish)
 _READ = select(wish.c.wish, wish.c.who, wish.c.why, wish.c.wished_at).where(wish.c.job_no == bindparam("job_no"))
 _RECEIVE = upsert(wish_message).on_conflict_do_nothing().returning(wish_message.c.message_id)
+_APPLIED = (
+    update(wish_message)
+    .where(wish_message.c.job_no == bindparam("number"), wish_message.c.message_id == bindparam("message"))
+    .values(applied=True)
+)
 _SET = (
     update(wish)
     .where(wish.c.job_no == bindparam("number"), wish.c.wish.not_in(_FINAL))
@@ -68,12 +73,15 @@ def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
         "verb": message.verb,
         "who": message.who,
         "why": message.why,
-        "applied": not job.over,
+        "applied": False,
     }
     is_new = connection.execute(_RECEIVE, values).one_or_none() is not None
     if not is_new or job.over:
         return False
-    return set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why)
+    if not set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why):
+        return False
+    connection.execute(_APPLIED, {"number": job.job_no, "message": message.message_id})
+    return True
 
 
 def set_wish(connection: Connection, job_no: int, wanted: Wish, *, who: str, why: str) -> bool:

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
     from bulklane.database.accept import Conflict
 
@@ -88,9 +89,16 @@ def first_line(error: BaseException) -> str:
 
 
 def _settings(error: "ValidationError") -> list[str]:
-    told = {"missing": "is needed, and not set"}
-    problems = error.errors(include_url=False, include_input=False)
-    return [f"{_variable(problem['loc'])}: {told.get(problem['type'], problem['msg'])}" for problem in problems]
+    return [_setting(problem) for problem in error.errors(include_url=False)]
+
+
+def _setting(problem: "ErrorDetails") -> str:
+    name = _variable(problem["loc"])
+    if problem["type"] == "missing":
+        return f"{name}: is needed, and not set"
+    # an address or a token may hold a password
+    shown = "" if {"URL", "TOKEN"} & set(name.split("_")) else f"{str(problem['input'])[:40]!r}: "
+    return f"{name}: {shown}{problem['msg']}"
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

@@ -93,10 +93,13 @@ async def follow(client: Client, job_id: str, view: View, *, every: float = 0.25
             try:
                 last = await client.get(job_id)
             except OperationalError as error:
-                away_since = away_since or time.monotonic()
-                if last is None or time.monotonic() - away_since > AWAY_SECONDS:
+                if last is None:
                     raise
-                view.say(f"the database doesn't answer ({first_line(error.orig or error)}); asking again")
+                if away_since is None:
+                    view.say(f"the database doesn't answer ({first_line(error.orig or error)}); asking again")
+                    away_since = time.monotonic()
+                if time.monotonic() - away_since > AWAY_SECONDS:
+                    raise
                 await asyncio.sleep(1)
                 continue
             away_since = None

@@ -1,6 +1,7 @@
 """What the command line shows: a job's status in all its parts or in a line, and a balance."""
 
 import json
+import sys
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -14,10 +15,13 @@ from bulklane.starter.pace import Speed, span
 from bulklane.starter.status import JobStatus
 from bulklane.starter.verify import Report
 
+PIPE_WIDTH = 160
+
 
 def make_console() -> Console:
     """Standard output as it is now. What jobs contain is never read as markup."""
-    return Console(highlight=False, markup=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH  # a pipe has none, and 80 would fold tables
+    return Console(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
 def as_json(value: dict[str, Any]) -> str:
@@ -45,11 +49,9 @@ def submission_line(submission: Submission, status: JobStatus) -> str:
 
 def print_status(console: Console, status: JobStatus) -> None:
     """All that is known of a job, a line each."""
-    table = Table.grid(padding=(0, 2))
     for name, value in _facts(status):
         if value:
-            table.add_row(Text(name), Text(value))
-    console.print(table)
+            console.print(f"{name:<14}{value}")
 
 
 def _facts(status: JobStatus) -> list[tuple[str, str]]:

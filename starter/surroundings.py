@@ -36,7 +36,20 @@ def load_modules(settings: StackSettings) -> tuple[Registry, dict[str, Developme
     for name, found in developments.items():
         if not isinstance(found, Development):
             raise StackError(f"DEVELOPMENT of the module {name} must be a bulklane.operations.development.Development")
+    _check_channels(settings, registry, developments)
     return registry, developments
+
+
+def _check_channels(settings: StackSettings, registry: Registry, developments: Mapping[str, Development]) -> None:
+    known = set(settings.channels)
+    for development in developments.values():
+        known |= {*development.index_channels, *(service.channel for service in development.services)}
+    for name in registry.channels:
+        if name not in known:
+            raise StackError(
+                f"nobody says where the channel {name!r} goes: set {variable(name, 'URL')}, or name it in the"
+                " module's DEVELOPMENT (services or index_channels)"
+            )
 
 
 def prepare(stack: Stack, registry: Registry, developments: Mapping[str, Development], progress: Progress) -> None:
@@ -69,7 +82,7 @@ def find_endpoints(
 ) -> dict[str, Endpoint]:
     """Where each channel goes: what the caller's environment says, else the index or a service, which is started.
 
-    Raises StackError where nobody says.
+    Raises StackError where a service doesn't start.
     """
     found = {name: one for name, one in settings.endpoints().items() if name in registry.channels}
     search = Endpoint(stack.addresses().opensearch_url)
@@ -79,12 +92,6 @@ def find_endpoints(
         for service in development.services:
             if service.channel not in found:
                 found[service.channel] = Endpoint(_start_service(stack, service, progress))
-    for name in registry.channels:
-        if name not in found:
-            raise StackError(
-                f"nobody says where the channel {name!r} goes: set {variable(name, 'URL')}, or name it in the"
-                " module's DEVELOPMENT (services or index_channels)"
-            )
     return found
 
 

@@ -24,9 +24,9 @@ with workflow.unsafe.imports_passed_through():
     from bulklane.contracts.message import Verb, VerbMessage, VerbRequest
     from bulklane.contracts.walk import FreezeRequest, SegmentAnswer, SegmentEnd, SegmentRequest
     from bulklane.workflows.activity_options import control_options, deliver_options, freeze_options, segment_options
-    from bulklane.workflows.ended import ended
     from bulklane.workflows.read import check_start, read_message
     from bulklane.workflows.show import show_job, show_progress
+    from bulklane.workflows.waiting import ended, until
 
 # Where two answers contradict each other: a pause, so that asking again doesn't fill the history.
 _REST = 1.0
@@ -197,14 +197,14 @@ class BulkJob:
         """Wait while the job is paused; False: this stream has no more to do in this run."""
         if self._phase is Phase.PAUSED:
             self._waits[stream] = "paused"
-            await workflow.wait_condition(lambda: self._phase is not Phase.PAUSED or self._leaving)
+            await until(lambda: self._phase is not Phase.PAUSED or self._leaving)
             self._waits.pop(stream, None)
         return self._phase in phases and not self._leaving
 
     async def _watch(self) -> None:
         """Write what signals ask for as rows, then look."""
         while True:
-            await workflow.wait_condition(lambda: self._nudged or bool(self._verbs))
+            await until(lambda: self._nudged or bool(self._verbs))
             self._nudged = False
             while self._verbs:
                 request = VerbRequest(self._known.job_no, self._verbs[0], workflow.info().run_id)
@@ -221,15 +221,15 @@ class BulkJob:
     async def _bound_barrier(self) -> None:
         """The barrier waits for nothing stuck: after one budget it is cancelled, and the epoch fences a segment."""
         while True:
-            await workflow.wait_condition(lambda: self._full)
+            await until(lambda: self._full)
             await workflow.sleep(timedelta(seconds=self._known.segment_seconds + 1), summary="barrier")
             if self._full:
                 self._stop_segments()
                 self._stop_deliveries()
-            await workflow.wait_condition(lambda: not self._full)
+            await until(lambda: not self._full)
 
     async def _barrier(self) -> None:
-        await workflow.wait_condition(
+        await until(
             lambda: workflow.all_handlers_finished() and not (self._verbs or self._nudged or self._one_view.locked())
         )
 
@@ -275,7 +275,7 @@ class BulkJob:
                 show_progress(self._known, answer, self._waits)
 
     async def _deliver_all(self) -> None:
-        await workflow.wait_condition(lambda: self._phase is not Phase.FREEZE or self._leaving)
+        await until(lambda: self._phase is not Phase.FREEZE or self._leaving)
         await asyncio.gather(*(self._deliver(channel) for channel in self._known.channels))
 
     async def _deliver(self, channel: str) -> None:
@@ -311,10 +311,10 @@ class BulkJob:
         show_job(self._known, self._waits)
         phase, looks = self._phase, self._looks
         with suppress(TimeoutError):
-            await workflow.wait_condition(
+            await until(
                 lambda: self._leaving or self._phase is not phase or self._looks != looks,
-                timeout=timedelta(seconds=max(seconds, _REST)),
-                timeout_summary=why,
+                at_most=timedelta(seconds=max(seconds, _REST)),
+                summary=why,
             )
         self._waits.pop(stream, None)
         show_job(self._known, self._waits)

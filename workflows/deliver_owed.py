@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from bulklane.contracts.job import JobView
     from bulklane.contracts.lane import control_queue, effects_queue
     from bulklane.workflows.activity_options import control_options, deliver_options
-    from bulklane.workflows.ended import ended
+    from bulklane.workflows.waiting import ended
 
 
 @workflow.defn(name="DeliverOwed")

@@ -10,7 +10,8 @@ import pytest
 
 import bulklane.activities
 from bulklane.contracts import activity_calls
-from bulklane.workers.roles import EFFECTS_PREFIX, ROLES, role_of
+from bulklane.contracts.lane import EFFECTS_PREFIX
+from bulklane.workers.roles import ROLES, role_of
 from tests.workflow.fake_job import FakeJob
 
 Function = Callable[..., Any]

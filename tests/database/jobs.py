@@ -1,4 +1,4 @@
-"""What the tests of the database layer do with jobs: accept, open, walk, say verbs; and operations on tables of their own."""
+"""What the tests of the database layer do with jobs: accept, open, walk, say verbs; operations on their own tables."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 from sqlalchemy import BigInteger, Column, Connection, Delete, Engine, Table, Text, Update, text, update
-
 from temporalio.testing import ActivityEnvironment
 
 from bulklane.activities.freeze import Freeze

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Barrier
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, text, update
@@ -50,7 +50,7 @@ def placed(engine: Engine) -> Registry:
         name = "placed"
         parameters = Places
         records = Records(table, [table.c.id], table.c.tenant, table.c.row_version, "application")
-        fields: Mapping[str, Column[Any]] = {"id": table.c.id}  # noqa: RUF012
+        fields: ClassVar[Mapping[str, Column[Any]]] = {"id": table.c.id}
 
         def change(self, parameters: Places) -> Any:
             return update(table).values(n=table.c.n + 1)
@@ -61,7 +61,7 @@ def placed(engine: Engine) -> Registry:
     return registry_of(Placed())
 
 
-def ask(engine: Engine, registry: Registry = REGISTRY, **request: Any) -> Accepted:
+def ask(engine: Engine, registry: Registry = REGISTRY, /, **request: Any) -> Accepted:
     """A request for a job."""
     raw = {"operation": next(iter(registry.operations)), "tenant": "acme", "selection": {"all": True}, **request}
     return accept_request(engine, registry, raw, 10_000)

@@ -1,4 +1,4 @@
-"""`advance`, the one function that moves a job: each arrow, what releases and closes it, and that it repeats harmlessly."""
+"""`advance`, the one function that moves a job: each arrow, release and close, and that it repeats harmlessly."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ PAUSE, RESUME, CANCEL = Verb.PAUSE, Verb.RESUME, Verb.CANCEL
 LEASES = "SELECT count(*) FROM bulklane.lease"
 OPEN = 'SELECT count(*) FILTER (WHERE open) FROM bulklane."range"'
 SNAPSHOT = (
-    "SELECT (SELECT array_agg(j::text) FROM bulklane.job j), (SELECT array_agg(r::text) FROM bulklane.\"range\" r),"
+    'SELECT (SELECT array_agg(j::text) FROM bulklane.job j), (SELECT array_agg(r::text) FROM bulklane."range" r),'
     " (SELECT array_agg((wish, who, why, wished_at)::text) FROM bulklane.wish), (SELECT count(*) FROM bulklane.lease)"
 )
 
@@ -305,7 +305,7 @@ def test_two_freezes_at_once_freeze_once(engine: Engine) -> None:
 def test_an_operation_may_hold_its_lease_until_its_effects_are_final(engine: Engine) -> None:
     make_entries(engine, 10)
     change = AddToEntries().change(AddToEntries.parameters())
-    attributes = {"hold_lease_until_effects_final": True, "effects": AddToEntries.effects}
+    attributes: dict[str, Any] = {"hold_lease_until_effects_final": True, "effects": AddToEntries.effects}
     registry = registry_of(operation_on(entries, ["account", "booked_at"], change, **attributes))
     job = opened(engine, accepted(engine, registry=registry))
     walk(engine, job, registry=registry)

@@ -143,6 +143,10 @@ def assert_exact(engine: Engine) -> None:
     owed = "SELECT count(*), count(DISTINCT key), count(*) FILTER (WHERE (body::jsonb->>'id') = key)"
     owed += " FROM bulklane.owed, unnest(keys, bodies) u(key, body)"
     assert rows(engine, owed) == [(changed, changed, changed)]
-    gaps = "SELECT count(*) FROM (SELECT lo, lag(hi, 1, lo) OVER w AS before, epoch, lag(epoch, 1, epoch) OVER w AS older"
-    gaps += " FROM bulklane.chunk WINDOW w AS (PARTITION BY range_no ORDER BY seq)) x WHERE lo <> before OR epoch < older"
+    gaps = (
+        "SELECT count(*) FROM (SELECT lo, lag(hi, 1, lo) OVER w AS before, epoch, lag(epoch, 1, epoch) OVER w AS older"
+    )
+    gaps += (
+        " FROM bulklane.chunk WINDOW w AS (PARTITION BY range_no ORDER BY seq)) x WHERE lo <> before OR epoch < older"
+    )
     assert rows(engine, gaps) == [(0,)]

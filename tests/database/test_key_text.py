@@ -12,10 +12,23 @@ from bulklane.contracts.key import Key, KeyType, KeyValue, format_key, parse_key
 from bulklane.database.record import key_text
 from bulklane.database.tables import KEY_TYPES
 
-NASTY = ['"', "\\", "\\u0000", "\x01", "\x1f", "\x7f", "\b\f\n\r\t", "é", "e\u0301", "\u2028", "\U0001f600", "\uffff", ", ", ""]
-texts = st.one_of(
-    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=20), st.sampled_from(NASTY)
-)
+NASTY = [
+    '"',
+    "\\",
+    "\\u0000",
+    "\x01",
+    "\x1f",
+    "\x7f",
+    "\b\f\n\r\t",
+    "é",
+    "e\u0301",
+    "\u2028",
+    "\U0001f600",
+    "\uffff",
+    ", ",
+    "",
+]
+texts = st.one_of(st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20), st.sampled_from(NASTY))
 VALUES: dict[KeyType, st.SearchStrategy[KeyValue]] = {
     KeyType.BIGINT: st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), 2**63 - 1, 0, 2**53 + 1])),
     KeyType.TEXT: texts,
@@ -70,15 +83,17 @@ def test_python_sorts_other_types_as_postgres_does(engine: Engine, key_type: Key
     value = func.unnest(literal(values, ARRAY(KEY_TYPES[key_type]))).column_valued("value")
     with engine.connect() as connection:
         connection.execute(text("SET LOCAL TimeZone = 'UTC'"))
-        found = list(connection.execute(select(key_text([value], [key_type]).label("written")).order_by(value)).scalars())
-    assert found == [format_key((one,)) for one in sorted(values)]  # type: ignore[type-var]
+        found = list(
+            connection.execute(select(key_text([value], [key_type]).label("written")).order_by(value)).scalars()
+        )
+    assert found == [format_key((one,)) for one in sorted(values)]
 
 
 @pytest.mark.parametrize(
     ("key", "types", "written"),
     [
         ((-5,), [KeyType.BIGINT], "-5"),
-        (("a, \"b\"\\",), [KeyType.TEXT], 'a, "b"\\'),
+        (('a, "b"\\',), [KeyType.TEXT], 'a, "b"\\'),
         ((UUID(int=10),), [KeyType.UUID], "00000000-0000-0000-0000-00000000000a"),
         (("é\n", 7), [KeyType.TEXT, KeyType.BIGINT], '["é\\n", "7"]'),
     ],

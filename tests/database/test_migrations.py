@@ -90,4 +90,10 @@ def test_bytewise_columns_keep_their_order_under_any_database_collation(engine: 
         " AND c.relkind = 'r' AND l.collname = 'C'"
     )
     found = set(rows(engine, collated))
-    assert {("job", "job_id"), ("lease", "resource"), ("outcome", "key"), ("owed", "keys"), ("block", "key1_text")} <= found
+    assert {
+        ("job", "job_id"),
+        ("lease", "resource"),
+        ("outcome", "key"),
+        ("owed", "keys"),
+        ("block", "key1_text"),
+    } <= found

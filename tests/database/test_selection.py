@@ -10,7 +10,18 @@ from bulklane.contracts.job import JobState
 from bulklane.database.range import counters
 from bulklane.database.selection import BLOCK_SIZE, SelectionState, cut_ranges, read_selection
 from bulklane.operations.operation import Registry
-from tests.database.jobs import accepted, common_columns, freeze, look, opened, registry_of, rows, simple_operation, stands, walk
+from tests.database.jobs import (
+    accepted,
+    common_columns,
+    freeze,
+    look,
+    opened,
+    registry_of,
+    rows,
+    simple_operation,
+    stands,
+    walk,
+)
 from tests.support.ledgers import make_entries
 
 BLOCKS = "SELECT no, size, cardinality(key1_bigint) FROM bulklane.block ORDER BY no"
@@ -20,7 +31,9 @@ def small_things(engine: Engine, count: int, key: Column[Any] | None = None) -> 
     """An operation on `thing`, whose column `tag` is NULL in every third row and `lot` grows."""
     columns = [key if key is not None else Column("id", BigInteger, primary_key=True), *common_columns()]
     table = Table("thing", MetaData(), *columns, Column("tag", Text), Column("lot", Integer))
-    operation = simple_operation(engine, table, ["id"], fields={"id": table.c.id, "tag": table.c.tag, "lot": table.c.lot})
+    operation = simple_operation(
+        engine, table, ["id"], fields={"id": table.c.id, "tag": table.c.tag, "lot": table.c.lot}
+    )
     with engine.begin() as connection:
         connection.execute(
             text(
@@ -59,7 +72,9 @@ def test_a_frozen_filter_holds_what_a_plain_select_finds_in_order(engine: Engine
         assert opened(engine, job).state is JobState.FREEZING
         freeze(engine, job, registry)
         assert stands(engine, job).state is JobState.WALKING
-    frozen = rows(engine, "SELECT k FROM bulklane.block b, unnest(key1_bigint) WITH ORDINALITY u(k, o) ORDER BY b.no, o")
+    frozen = rows(
+        engine, "SELECT k FROM bulklane.block b, unnest(key1_bigint) WITH ORDINALITY u(k, o) ORDER BY b.no, o"
+    )
     plain = rows(engine, "SELECT id FROM thing WHERE tenant = 'acme' AND (tag = 't1' OR lot < 300) ORDER BY id")
     assert frozen == plain
     with engine.connect() as connection:
@@ -94,7 +109,9 @@ def test_text_keys_are_frozen_byte_for_byte_in_order(engine: Engine) -> None:
     ],
     ids=str,
 )
-def test_filters_select_what_sql_would_and_null_matches_nothing(engine: Engine, spec: dict[str, Any], where: str) -> None:
+def test_filters_select_what_sql_would_and_null_matches_nothing(
+    engine: Engine, spec: dict[str, Any], where: str
+) -> None:
     registry = small_things(engine, 60)
     job = accepted(engine, registry=registry, selection={"filter": spec})
     walk(engine, opened(engine, job), registry=registry)

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import BigInteger, Column, MetaData, Table, Text, Update, Uuid, update
@@ -31,10 +31,10 @@ class Numbered(Operation):
     """Records with a bigint key."""
 
     name = "numbered"
-    table = _table("numbered", Column("id", BigInteger, primary_key=True))
+    table: ClassVar[Table] = _table("numbered", Column("id", BigInteger, primary_key=True))
     records = Records(table, [table.c.id], table.c.tenant, table.c.row_version)
     parameters = Parameters
-    fields: Mapping[str, Column[Any]] = {"id": table.c.id}  # noqa: RUF012
+    fields: ClassVar[Mapping[str, Column[Any]]] = {"id": table.c.id}
 
     def change(self, parameters: Parameters) -> Update:
         """Nothing much."""
@@ -45,7 +45,7 @@ class Named(Numbered):
     """Records with a text key."""
 
     name = "named"
-    table = _table("named", Column("id", Text, primary_key=True))
+    table: ClassVar[Table] = _table("named", Column("id", Text, primary_key=True))
     records = Records(table, [table.c.id], table.c.tenant, table.c.row_version)
 
 
@@ -53,7 +53,7 @@ class Unique(Numbered):
     """Records with a uuid key."""
 
     name = "unique"
-    table = _table("unique", Column("id", Uuid, primary_key=True))
+    table: ClassVar[Table] = _table("unique", Column("id", Uuid, primary_key=True))
     records = Records(table, [table.c.id], table.c.tenant, table.c.row_version)
 
 
@@ -201,7 +201,7 @@ def test_deep_parameters_are_refused() -> None:
         deep = deep[0]
 
 
-@pytest.mark.parametrize("note", ["\\u0000", "\\\\u0000", "\u2028\n\"", "\U0001f600"])
+@pytest.mark.parametrize("note", ["\\u0000", "\\\\u0000", '\u2028\n"', "\U0001f600"])
 def test_what_only_looks_like_a_nul_is_kept(note: str) -> None:
     assert read(parameters={"note": note}).parameters == {"note": note, "amount": 0}
 
@@ -215,7 +215,10 @@ def test_what_is_no_object_is_refused(raw: object) -> None:
 def test_the_same_content_has_the_same_hash_whatever_the_order_of_the_ids() -> None:
     first = read(selection={"ids": [3, 1, 2]}).content_hash
     assert read(selection={"ids": ["1", 2, 2, 3]}, job_id="other", who="x").content_hash == first
-    assert read(selection={"filter": {"field": "id", "value": 1}}).content_hash != read(selection={"all": True}).content_hash
+    assert (
+        read(selection={"filter": {"field": "id", "value": 1}}).content_hash
+        != read(selection={"all": True}).content_hash
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,4 +233,7 @@ def test_the_same_content_has_the_same_hash_whatever_the_order_of_the_ids() -> N
     ],
 )
 def test_other_content_has_another_hash(other: dict[str, Any]) -> None:
-    assert read(selection={"ids": [3, 1, 2]}).content_hash != read(**{"selection": {"ids": [3, 1, 2]}, **other}).content_hash
+    assert (
+        read(selection={"ids": [3, 1, 2]}).content_hash
+        != read(**{"selection": {"ids": [3, 1, 2]}, **other}).content_hash
+    )

@@ -27,7 +27,8 @@ class FakeJob:
     `segments` left for a range: each ends with `continue` but the last. `stuck`: rounds and ranges whose segments never
     end by themselves and heed no cancellation. `failing`: what the next calls of an activity raise, in order.
     `answers`: what the next deliveries on a channel or segments of a range answer, in order. `held`: segments and
-    deliveries stay where they are. `rude`: a cancelled delivery fails as if its worker had died. `after`: what happens
+    deliveries stay where they are. `rude`: a cancelled delivery goes on for a moment and then
+    fails as if its worker had died. `after`: what happens
     once between a step's commit and its answer.
     """
 
@@ -183,6 +184,7 @@ class FakeJob:
             return DeliverAnswer(DeliverEnd.DONE)
         except asyncio.CancelledError:
             if self.rude:
+                await asyncio.sleep(1.2)  # a new run begins up to a second after the last
                 raise ApplicationError("the connection was lost") from None
             raise
         finally:

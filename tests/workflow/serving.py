@@ -14,6 +14,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
+from temporalio.worker._workflow_instance import _WorkflowLogicFlag
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from bulklane.contracts.lane import SMALL_QUEUE, effects_queue
@@ -42,6 +43,14 @@ async def serving(client: Client, job: FakeJob, *, served: list[str] | None = No
             yield
         finally:
             job.let_go.set()
+
+
+def worker_of_a_later_sdk(client: Client, job: FakeJob) -> Worker:
+    """A worker with what the SDK announces as a coming default: all of an activation is applied before code runs."""
+    worker = _worker(client, SMALL_QUEUE, job, workflows=True)
+    flag = _WorkflowLogicFlag.PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH
+    worker._set_default_workflow_logic_flag(flag, enabled=True)
+    return worker
 
 
 def _worker(client: Client, queue: str, job: FakeJob, *, workflows: bool) -> Worker:

@@ -5,9 +5,10 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from bulklane.contracts.job import JobState, Wish
+from bulklane.contracts.lane import SMALL_QUEUE
 from tests.support.waiting import until_async
 from tests.workflow.fake_job import FakeJob
-from tests.workflow.serving import Handle, logged, result, running
+from tests.workflow.serving import Handle, logged, result, running, worker_of_a_later_sdk
 
 pytestmark = pytest.mark.anyio
 
@@ -88,3 +89,15 @@ async def test_a_cancellation_that_comes_too_late_changes_nothing(client: Client
     async with running(client, job) as handle:
         job.after["close"] = handle.cancel
         assert await result(handle) == "completed"
+
+
+async def test_a_cancellation_ends_no_wait_of_the_job_under_the_sdks_coming_default(client: Client) -> None:
+    job = FakeJob(ranges=1, channels=[], stuck={(1, 0)})
+    async with worker_of_a_later_sdk(client, job):
+        handle = await client.start_workflow("BulkJob", id="job", task_queue=SMALL_QUEUE)
+        await logged(job, "range 0")
+        await handle.cancel()
+        assert await ends_cancelled(handle)
+        job.let_go.set()
+    assert job.count("close") == 1
+    assert job.state is JobState.CANCELLED

@@ -106,6 +106,7 @@ async def test_a_nudge_during_a_look_leads_to_another(client: Client) -> None:
         await logged(job, "look", 2)
         job.held = False
         assert await result(handle) == "completed"
+    assert job.count("look") == 2
 
 
 async def test_a_verb_that_can_never_be_written_ends_the_job_and_is_not_lost_in_silence(client: Client) -> None:

@@ -294,8 +294,8 @@ def upgrade() -> None:
     )
     op.create_table(
         "wish_message",
+        sa.Column("job_no", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("message_id", sa.Text(collation="C"), nullable=False),
-        sa.Column("job_no", sa.BigInteger(), nullable=False),
         sa.Column("verb", sa.Text(), nullable=False),
         sa.Column("who", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("why", sa.Text(), server_default=sa.text("''"), nullable=False),
@@ -303,9 +303,6 @@ def upgrade() -> None:
         sa.Column(
             "received_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
         ),
-        sa.PrimaryKeyConstraint("message_id"),
+        sa.PrimaryKeyConstraint("job_no", "message_id"),
         schema="bulklane",
-    )
-    op.create_index(
-        op.f("ix_bulklane_wish_message_job_no"), "wish_message", ["job_no"], unique=False, schema="bulklane"
     )

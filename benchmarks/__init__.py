@@ -1,0 +1,1 @@
+"""Benchmarks: ratios of what runs side by side in one run, never absolute times."""

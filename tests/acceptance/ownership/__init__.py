@@ -1,0 +1,1 @@
+"""A job owns its data, at any instant: through kills, freezes, resets, terminations, clock skew, a pooler."""

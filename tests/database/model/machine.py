@@ -1,0 +1,301 @@
+"""The machine's rules: what hypothesis lets happen next."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from bulklane.contracts.effect import DeliveryState
+from bulklane.contracts.job import JobState
+from bulklane.contracts.message import Verb
+from bulklane.database.chunk import RangeRef
+from bulklane.database.control import Suspect
+from bulklane.database.effect import Claim, OwedSlice
+from tests.database.model import scripts, world
+from tests.database.model.base import (
+    EVENTS,
+    PICK,
+    REQUESTS,
+    SMALL,
+    ModelBase,
+    held,
+    idle,
+    picked,
+    with_freezing,
+    with_jobs,
+    with_ranges,
+    with_walkers,
+)
+from tests.database.model.finish import Finish
+from tests.database.model.invariants import require
+from tests.database.model.scripts import Walker
+
+SLOTS = st.sampled_from(["job-1", "job-2", "job-3", "job-4"])
+# 0: scheduled now; more: one that was scheduled before and arrives late
+AGE = st.sampled_from([0, 0, 0, 1, 2, 5])
+TENANT = st.sampled_from(sorted(world.TENANTS))
+# None: the system's stop
+VERBS = st.sampled_from([Verb.PAUSE, Verb.RESUME, Verb.PAUSE, Verb.RESUME, Verb.CANCEL, None])
+SETTLED = st.sampled_from([JobState.TERMINATED, JobState.FAILED])
+ANSWERS = st.sampled_from(
+    [
+        DeliveryState.DONE,
+        DeliveryState.DONE,
+        DeliveryState.LATER,
+        DeliveryState.UNKNOWN,
+        DeliveryState.REFUSED,
+        DeliveryState.UNDECIDED,
+    ]
+)
+
+
+class LeaseModel(Finish, ModelBase):
+    """Jobs over two tenants' records, whose resources overlap."""
+
+    # --- time: who is held, goes on or dies
+
+    @held
+    @rule(pick=PICK, events=EVENTS)
+    def go_on(self, pick: int, events: int | None) -> None:
+        """An actor that was held goes on: its commit is a late one."""
+        actor = picked([actor for actor in self.actors if actor.run is not None], pick)
+        self._stopped(actor, actor.go_on(events))
+
+    @held
+    @rule(pick=PICK)
+    def kill(self, pick: int) -> None:
+        """An actor that was held is gone."""
+        actor = picked([actor for actor in self.actors if actor.run is not None], pick)
+        self._stopped(actor, actor.kill())
+
+    # --- beginning
+
+    @idle
+    @rule(job_id=SLOTS, request=REQUESTS, small=SMALL, events=EVENTS)
+    def accept(self, job_id: str, request: dict[str, Any], small: int, events: int | None) -> None:
+        """A request comes in; perhaps one that came before, perhaps under another's id or key."""
+        self._begin("accept", scripts.accept({"job_id": job_id, **request}, small), events, self._accepted)
+
+    def _accepted(self, accepted: Any) -> None:
+        require(accepted.job.job_no in self.after.jobs, "accepted, but not stored", accepted.job.job_id)
+
+    @idle
+    @rule(job_id=SLOTS, request=REQUESTS, small=SMALL, age=AGE, events=EVENTS)
+    def open_job(self, job_id: str, request: dict[str, Any], small: int, age: int, events: int | None) -> None:
+        """A workflow begins, for an accepted job or directly, or after a reset; or an old run's attempt comes late."""
+        script = scripts.open_job(job_id, self._number(age), [request], small)
+        self._begin("open_job", script, events, lambda view: None)
+
+    @with_jobs
+    @idle
+    @rule(pick=PICK, age=AGE, events=EVENTS)
+    def reset(self, pick: int, age: int, events: int | None) -> None:
+        """A new run, or the old one late, opens a job that is there."""
+        script = scripts.open_job(picked(self._jobs(), pick)["job_id"], self._number(age), [], 0)
+        self._begin("reset", script, events, lambda view: None)
+
+    @with_freezing
+    @idle
+    @rule(pick=PICK, events=EVENTS)
+    def freeze(self, pick: int, events: int | None) -> None:
+        """A selection is expanded."""
+        job = picked(self._freezing(), pick)
+        self._begin("freeze", scripts.freeze(job["job_no"], job["round"]), events, lambda nothing: None)
+
+    # --- walking
+
+    @with_ranges
+    @idle
+    @rule(pick=PICK, age=AGE, events=EVENTS)
+    def take(self, pick: int, age: int, events: int | None) -> None:
+        """A segment begins on a range, or an old one arrives late. There is none before its round was opened."""
+        ref = RangeRef(*picked(self._walked_ranges(), pick))
+        self._begin("take", scripts.take(ref, self._number(age)), events, self._took)
+
+    def _took(self, walker: Walker) -> None:
+        mine, stands = walker.epoch, walker.standing.epoch
+        require(stands >= mine, "a range stands under an older epoch than the one just written", mine, stands)
+        self.walkers = [*self.walkers[-5:], walker]
+
+    @with_ranges
+    @idle
+    @rule(pick=PICK, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), events=EVENTS)
+    def segment(self, pick: int, sizes: list[int], events: int | None) -> None:
+        """A new attempt at a range, and its first chunks."""
+        ref = RangeRef(*picked(self._walked_ranges(), pick))
+        self._begin("take", scripts.take(ref, self._number(0)), None, self._took)
+        for size in sizes:
+            if self.walkers and any(actor.run is None for actor in self.actors):
+                self._chunk(self.walkers[-1], size, True, events)
+
+    @with_walkers
+    @idle
+    @rule(pick=PICK, size=st.integers(1, 8), learns=st.booleans(), events=EVENTS)
+    def walk_chunk(self, pick: int, size: int, learns: bool, events: int | None) -> None:
+        """A walker's next chunk; where the answer is lost, it goes on from where it believes to be."""
+        self._chunk(picked(self.walkers, pick), size, learns, events)
+
+    def _chunk(self, walker: Walker, size: int, learns: bool, events: int | None) -> None:
+        def ended(result: Any) -> None:
+            if learns and result is not None:
+                walker.standing = walker.standing.at(result.cursor)
+
+        if not walker.standing.done:
+            self._begin("walk_chunk", scripts.walk_chunk(walker, size), events, ended)
+
+    @with_walkers
+    @idle
+    @rule(pick=PICK, events=EVENTS)
+    def fail_record(self, pick: int, events: int | None) -> None:
+        """A walker reports the record at its cursor."""
+        walker = picked(self.walkers, pick)
+        if not walker.standing.done:
+            self._begin("fail_record", scripts.fail_record(walker), events, lambda result: None)
+
+    @with_walkers
+    @idle
+    @rule(pick=PICK, leaves=st.booleans(), events=EVENTS)
+    def look_again(self, pick: int, leaves: bool, events: int | None) -> None:
+        """A walker ends in order, or reads where its range stands and goes on from there, whosever it is."""
+        walker = picked(self.walkers, pick)
+        if leaves:
+            self._begin("leave", scripts.leave(walker), events, lambda nothing: None)
+            return
+        self._begin("look_again", scripts.look_again(walker), None, lambda found: setattr(walker, "standing", found))
+
+    @with_walkers
+    @idle
+    @rule(tenant=TENANT, number=st.integers(0, 11), color=st.sampled_from(["blue", None]), events=EVENTS)
+    def write(self, tenant: str, number: int, color: str | None, events: int | None) -> None:
+        """A user's own write: the record gets a color, or goes."""
+        script = scripts.write_by_a_user(tenant, number, color)
+        self._begin("write by a user", script, events, lambda nothing: None)
+
+    # --- what moves a job
+
+    @with_jobs
+    @idle
+    @rule(pick=PICK, events=EVENTS)
+    def look(self, pick: int, events: int | None) -> None:
+        """Anybody lets a job advance."""
+        self._begin("look", scripts.look(picked(self._jobs(), pick)["job_no"]), events, lambda view: None)
+
+    @with_jobs
+    @idle
+    @rule(pick=PICK, verb=VERBS, age=st.sampled_from([0, 0, 1, 2]), events=EVENTS)
+    def say(self, pick: int, verb: Verb | None, age: int, events: int | None) -> None:
+        """Somebody says a verb, the system stops a job that fails, or a message that was said before comes again."""
+        job_no = picked(self._jobs(), pick)["job_no"]
+        if verb is None:
+            self._begin("stop", scripts.stop(job_no), events, lambda nothing: None)
+            return
+        known = self.said.setdefault(job_no, [])
+        if age == 0 or not known:
+            # people who send signals choose the same id for more than one job
+            known.append((str(len(known) + 1), verb))
+        message_id, said = picked(known, age)
+
+        def ended(_: None) -> None:
+            require((job_no, message_id) in self.after.messages, "a message isn't noted", job_no, message_id)
+
+        self._begin(f"say {said}", scripts.say(job_no, message_id, said), events, ended)
+
+    @precondition(lambda self: bool(self.after.jobs) and len(self.suspects) < 3)
+    @idle
+    @rule()
+    def suspect(self) -> None:
+        """The control loop reads which jobs are silent."""
+        self._begin("suspect", scripts.suspects, None, lambda found: self.suspects.extend(found[-3:]))
+
+    @precondition(lambda self: bool(self.suspects))
+    @idle
+    @rule(pick=PICK, state=SETTLED, events=EVENTS)
+    def settle(self, pick: int, state: JobState, events: int | None) -> None:
+        """The control loop settles what it suspected, perhaps long after, while the job went on."""
+        suspect = picked(self.suspects, pick)
+        self.suspects.remove(suspect)
+
+        def ended(settled: bool) -> None:
+            if settled:
+                self._was_as_suspected(suspect)
+
+        self._begin("settle", scripts.settle(suspect, state), events, ended)
+
+    def _was_as_suspected(self, suspect: Suspect) -> None:
+        old = self.before.jobs[suspect.job_no]
+        same = (old["round"], old["run_id"]) == (suspect.round, suspect.run_id)
+        require(same, "settled a job that another run had opened", suspect, old["run_id"])
+        # a range that is shut already isn't locked by the settling: its epoch does no harm
+        walks = any(row["open"] for row in self.before.ranges_of(old))
+        epochs = self.before.epochs(suspect.job_no)
+        require(epochs == suspect.epochs or not walks, "settled a job that walked on", suspect, epochs)
+
+    @precondition(lambda self: scripts.RETRY is not None and bool(self.after.jobs))
+    @idle
+    @rule(pick=PICK, events=EVENTS)
+    def retry(self, pick: int, events: int | None) -> None:
+        """A job's next round; comes to life when `scripts.RETRY` is set."""
+        assert scripts.RETRY is not None
+        job_no = picked(self._jobs(), pick)["job_no"]
+        script = scripts.RETRY(job_no, f"{job_no}/retry/{self._number(0)}")
+        self._begin("retry", script, events, lambda nothing: None)
+
+    # --- effects
+
+    @precondition(lambda self: bool(self.after.owed))
+    @idle
+    @rule(pick=PICK, most=st.integers(1, 9), expires=st.booleans(), events=EVENTS)
+    def claim(self, pick: int, most: int, expires: bool, events: int | None) -> None:
+        """A sender marks deliveries; its claim may run out at once."""
+        job_no = picked(sorted({key[0] for key in self.after.owed}), pick)
+
+        def ended(claims: list[Claim]) -> None:
+            self._may_be_called(job_no, claims)
+            self.claims = [*self.claims[-7:], (job_no, claims)] if claims else self.claims
+
+        self._begin("claim", scripts.claim(job_no, most, 0.0 if expires else 1000.0), events, ended)
+
+    def _may_be_called(self, job_no: int, claims: list[Claim]) -> None:
+        for one in claims:
+            old = self.before.deliveries.get((job_no, one.effect, one.key))
+            state = None if old is None else old["state"]
+            require(state in (None, "sending", "unknown", "later"), "claimed what is final", one, state)
+            require(one.doubtful == (state in ("sending", "unknown")), "called again as if for the first time", one)
+
+    @precondition(lambda self: bool(self.claims))
+    @idle
+    @rule(pick=PICK, state=ANSWERS, due=st.sampled_from([0.0, 1000.0]), events=EVENTS)
+    def settle_calls(self, pick: int, state: DeliveryState, due: float, events: int | None) -> None:
+        """A sender writes its answers, perhaps when its claim has long run out, perhaps a second time."""
+        job_no, claims = picked(self.claims, pick)
+
+        def ended(_: None) -> None:
+            for one in claims:
+                key = (job_no, one.effect, one.key)
+                mine = self.before.deliveries[key]["token"] == str(one.token)
+                same = self.before.deliveries[key] == self.after.deliveries[key]
+                require(mine or same or state is DeliveryState.DONE, "settled what another has claimed", key, state)
+
+        self._begin("settle_calls", scripts.settle_calls(job_no, claims, state, due), events, ended)
+
+    @precondition(lambda self: any(row["channel"] == world.INDEX for row in self.after.owed.values()))
+    @idle
+    @rule(pick=PICK)
+    def read_slices(self, pick: int) -> None:
+        """An indexer reads what is owed."""
+        job_no = picked(sorted({key[0] for key in self.after.owed}), pick)
+
+        def ended(found: list[OwedSlice]) -> None:
+            self.slices = [*self.slices[-7:], *((job_no, one) for one in found)]
+
+        self._begin("read_slices", scripts.read_slices(job_no), None, ended)
+
+    @precondition(lambda self: bool(self.slices))
+    @idle
+    @rule(pick=PICK, refuses=st.booleans(), events=EVENTS)
+    def settle_slice(self, pick: int, refuses: bool, events: int | None) -> None:
+        """An indexer is done with a slice, perhaps one that another has done."""
+        job_no, piece = picked(self.slices, pick)
+        turn = self.after.jobs[job_no]["turn"]
+        script = scripts.settle_slice(job_no, turn, piece, refuses)
+        self._begin("settle_slice", script, events, lambda nothing: None)
