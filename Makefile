@@ -31,7 +31,7 @@ check: $(INSTALLED)  ## Style, types, and the arrows between the rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-cases: $(INSTALLED)  ## The cases of the public failure reports, a line each
+cases: $(INSTALLED)  ## The cases of the public failure reports, a line each, and the slow tests
 	$(BIN)/python -m tests.cases
 
 bench:  ## The benchmarks (none yet)

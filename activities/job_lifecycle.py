@@ -1,7 +1,7 @@
 """open, look, release, close, and the verbs: one function of the database under five names."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from bulklane.activities.heartbeat import schedule_number
+from bulklane.activities.heartbeat import beating, schedule_number
 from bulklane.contracts import activity_calls
 from bulklane.contracts.failure import FailureType
 from bulklane.contracts.job import JobView, phase_of
@@ -23,6 +23,9 @@ from bulklane.database.job import Job, find_job, stamp_run
 from bulklane.database.selection import read_selection
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import InvalidRequest, Request, read_request
+
+# a step takes milliseconds: one that takes longer says that it lives
+BEAT_SECONDS = 0.75
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,14 @@ class JobLifecycle:
         with self._shift() as connection:
             return self._view(connection, advance(connection, job_no, heard_by=self.process))
 
-    def _shift(self) -> AbstractContextManager[Connection]:
+    @contextmanager
+    def _shift(self) -> Iterator[Connection]:
         seconds = self.timing.shift_statement_timeout
-        return limited_transaction(self.engine, statement=seconds, transaction=seconds + 5)
+        with (
+            beating(BEAT_SECONDS),
+            limited_transaction(self.engine, statement=seconds, transaction=seconds + 5) as connection,
+        ):
+            yield connection
 
     def _direct_start(self, job_id: str, start_arguments: list[Any]) -> Request | None:
         """The request of a start without acceptance; None where the job is there already. Raises final failures."""

@@ -95,8 +95,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write the file at once or not at all: a reader never sees half of it."""
+    """Write the file at once or not at all: a reader never sees half of it. For its owner only: it may hold a URL
+    with a password."""
     draft = path.with_name(f".{path.name}.new")
+    draft.touch(mode=0o600)
     draft.write_text(json.dumps(content, indent=1) + "\n")
     draft.replace(path)
 

@@ -61,7 +61,7 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("job", status.job_id),
         ("operation", f"{status.operation} for {status.tenant}, {status.lane} lane, round {status.round}"),
         ("state", state),
-        ("wish", "" if status.over else status.wish),
+        ("wish", "" if status.over else ", ".join(filter(None, [status.wish, status.wished_by, status.wished_why]))),
         ("rows", _rows(status)),
         ("outcomes", _outcomes(status)),
         ("folded", f"{status.duplicates:,} ids came more than once" if status.duplicates else ""),

@@ -37,6 +37,8 @@ class JobStatus:
     who: str
     why: str
     wish: str
+    wished_by: str
+    wished_why: str
     accepted_at: datetime
     selected_at: datetime | None
     opened_at: datetime | None
@@ -85,6 +87,8 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         who=job.who,
         why=job.why,
         wish=wanted.wish,
+        wished_by=wanted.who,
+        wished_why=wanted.why,
         accepted_at=job.accepted_at,
         selected_at=selection.selected_at,
         opened_at=job.opened_at,

@@ -1,6 +1,8 @@
-"""`make cases`: runs the tests that carry a case of the public failure reports, and prints a line for each case."""
+"""`make cases`: runs the tests that carry a case of the public failure reports, and those that are marked slow.
 
-import re
+Prints a line for each case; a slow test without a case stands under its own name.
+"""
+
 import sys
 from collections import defaultdict
 
@@ -15,10 +17,8 @@ class CaseReport:
         self._cases: dict[str, list[str]] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Keep the tests that carry a case."""
-        self._cases = {
-            item.nodeid: [str(number) for mark in item.iter_markers("case") for number in mark.args] for item in items
-        }
+        """Keep the tests that carry a case, and the slow ones."""
+        self._cases = {item.nodeid: _cases_of(item) for item in items}
         config.hook.pytest_deselected(items=[item for item in items if not self._cases[item.nodeid]])
         items[:] = [item for item in items if self._cases[item.nodeid]]
 
@@ -37,9 +37,16 @@ class CaseReport:
         ]
 
 
+def _cases_of(item: pytest.Item) -> list[str]:
+    cases = [str(number) for mark in item.iter_markers("case") for number in mark.args]
+    if not cases and item.get_closest_marker("slow"):
+        return [item.path.stem.removeprefix("test_")]
+    return cases
+
+
 def _order(number: str) -> tuple[int, str]:
-    digits = re.sub(r"\D", "", number)
-    return int(digits or 0), number
+    digits = number[1:]
+    return (int(digits), number) if digits.isdecimal() else (1000, number)
 
 
 def main() -> int:

@@ -23,6 +23,9 @@ RETRY = RetryPolicy(
 # database gives up first and says why.
 CONTROL_TIMEOUT = timedelta(seconds=30)
 
+# They beat from a side thread, so that a worker that died in the middle of one is found out as soon as a segment's.
+CONTROL_HEARTBEAT = timedelta(seconds=3)
+
 # The walk stops by itself at its budget; a chunk and a retry may come on top. A worker that is gone is told by the
 # heartbeat long before.
 SEGMENT_GRACE = timedelta(seconds=60)
@@ -36,7 +39,12 @@ DELIVER_GRACE = timedelta(seconds=120)
 
 def control_options(queue: str) -> dict[str, Any]:
     """For open, look, release, close and the verbs."""
-    return {"task_queue": queue, "start_to_close_timeout": CONTROL_TIMEOUT, "retry_policy": RETRY}
+    return {
+        "task_queue": queue,
+        "start_to_close_timeout": CONTROL_TIMEOUT,
+        "heartbeat_timeout": CONTROL_HEARTBEAT,
+        "retry_policy": RETRY,
+    }
 
 
 def freeze_options(job: JobView, queue: str) -> dict[str, Any]:

@@ -260,6 +260,8 @@ def made_status(**changes: Any) -> JobStatus:
         who="ann",
         why="",
         wish="run",
+        wished_by="",
+        wished_why="",
         accepted_at=ACCEPTED,
         selected_at=None,
         opened_at=None,
