@@ -2,14 +2,15 @@
 
 SMALLEST = 1
 LARGEST = 5000
+SMALLEST_BY_TIME = 100
 START_AFTER_DEATH = 6
 GROWTH = 2.0
 
 
 class ChunkSize:
-    """Adapts to a target duration in seconds; between 1 and 5,000 records.
+    """Adapts to a target duration in seconds: between 100 and 5,000 records by time alone.
 
-    After a halving (a bad record, a slow chunk) it grows back step by step.
+    A bad record, a statement timeout or a worker's death makes it smaller, down to 1; it grows back step by step.
     """
 
     def __init__(self, target: float, records: int, *, deaths: int = 0) -> None:
@@ -29,7 +30,9 @@ class ChunkSize:
         if records < self.records and seconds < self._target:
             return
         fitting = records * self._target / max(seconds, 0.001)
-        self._records = max(float(SMALLEST), min(float(LARGEST), fitting, records * GROWTH))
+        # where a commit alone takes the target's time, smaller chunks only make it worse
+        slowest = min(float(SMALLEST_BY_TIME), records * GROWTH)
+        self._records = max(slowest, min(float(LARGEST), fitting, records * GROWTH))
 
     def halve(self, records: int) -> None:
         """A chunk of that many records was too much."""

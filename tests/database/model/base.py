@@ -43,7 +43,7 @@ REQUESTS = st.fixed_dictionaries(
     },
     optional={"idempotency_key": st.sampled_from(["k", "l"])},
 )
-SMALL = st.sampled_from([0, 100])
+SMALL = st.sampled_from([0, 100, 100])
 
 
 idle = precondition(lambda machine: any(actor.run is None for actor in machine.actors))
@@ -67,7 +67,7 @@ class ModelBase(RuleBasedStateMachine):
     steps: ClassVar[Counter[str]] = Counter()
     reached: ClassVar[Counter[str]] = Counter()
 
-    @initialize(requests=st.lists(REQUESTS, max_size=2), small=SMALL)
+    @initialize(requests=st.lists(REQUESTS, min_size=1, max_size=2), small=SMALL)
     def begin(self, requests: list[dict[str, Any]], small: int) -> None:
         """A new world, in which perhaps jobs were opened already, as far as their resources are free."""
         world.reset_world(self.observer)

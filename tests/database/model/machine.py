@@ -55,18 +55,11 @@ class LeaseModel(Finish, ModelBase):
     # --- time: who is held, goes on or dies
 
     @held
-    @rule(pick=PICK, events=EVENTS)
-    def go_on(self, pick: int, events: int | None) -> None:
-        """An actor that was held goes on: its commit is a late one."""
+    @rule(pick=PICK, events=EVENTS, dies=st.sampled_from([False, False, False, True]))
+    def go_on(self, pick: int, events: int | None, dies: bool) -> None:
+        """An actor that was held goes on, and its commit is a late one; or it is gone."""
         actor = picked([actor for actor in self.actors if actor.run is not None], pick)
-        self._stopped(actor, actor.go_on(events))
-
-    @held
-    @rule(pick=PICK)
-    def kill(self, pick: int) -> None:
-        """An actor that was held is gone."""
-        actor = picked([actor for actor in self.actors if actor.run is not None], pick)
-        self._stopped(actor, actor.kill())
+        self._stopped(actor, actor.kill() if dies else actor.go_on(events))
 
     # --- beginning
 
@@ -121,8 +114,11 @@ class LeaseModel(Finish, ModelBase):
     @idle
     @rule(pick=PICK, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3), events=EVENTS)
     def segment(self, pick: int, sizes: list[int], events: int | None) -> None:
-        """A new attempt at a range, and its first chunks."""
-        ref = RangeRef(*picked(self._walked_ranges(), pick))
+        """A new attempt at a range that isn't done, and its first chunks."""
+        undone = [
+            key for key in self._walked_ranges() if self.after.ranges[key]["cursor"] < self.after.ranges[key]["hi"]
+        ]
+        ref = RangeRef(*picked(undone or self._walked_ranges(), pick))
         self._begin("take", scripts.take(ref, self._number(0)), None, self._took)
         for size in sizes:
             if self.walkers and any(actor.run is None for actor in self.actors):

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.activities import freeze
 from bulklane.contracts.job import JobState
-from bulklane.database import accept, advance, chunk, effect, job, lease, wish
+from bulklane.database import advance, chunk, effect, job, lease, wish
 from bulklane.database import range as ranges
 from bulklane.database.effect import Claim
 from bulklane.database.tables import job as job_table
@@ -110,7 +110,7 @@ def _lease_is_ignored(patch: pytest.MonkeyPatch) -> None:
         acquire(connection, resources, job_no=job_no, round_no=round_no)
         return True
 
-    patch.setattr(accept.lease, "acquire", acquired)
+    patch.setattr(lease, "acquire", acquired)
 
 
 def _nothing_is_doubtful(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,46 @@
+"""The size of the next chunk."""
+
+from bulklane.activities.chunk_size import ChunkSize
+
+
+def test_it_grows_while_chunks_are_fast_and_shrinks_when_they_are_slow() -> None:
+    size = ChunkSize(0.1, 1000)
+    size.took(1000, 0.02)
+    assert size.records == 2000
+    size.took(2000, 0.4)
+    assert size.records == 500
+
+
+def test_a_slow_commit_never_makes_chunks_of_one_record() -> None:
+    size = ChunkSize(0.1, 1000)
+    for _ in range(50):
+        size.took(size.records, 0.3)
+    assert size.records == 100
+
+
+def test_a_short_chunk_at_the_end_of_a_block_says_nothing() -> None:
+    size = ChunkSize(0.1, 1000)
+    size.took(7, 0.01)
+    assert size.records == 1000
+
+
+def test_halving_goes_down_to_one_and_it_grows_back_by_twos() -> None:
+    size = ChunkSize(0.1, 1000)
+    for _ in range(12):
+        size.halve(size.records)
+    assert size.records == 1
+    sizes = []
+    for _ in range(4):
+        size.took(size.records, 0.01)
+        sizes.append(size.records)
+    assert sizes == [2, 4, 8, 16]
+
+
+def test_after_five_deaths_the_record_stands_alone() -> None:
+    assert [ChunkSize(0.1, 5000, deaths=deaths).records for deaths in range(6)] == [5000, 833, 138, 23, 3, 1]
+
+
+def test_the_cap_of_a_death_ends_with_the_first_chunk_that_passes() -> None:
+    size = ChunkSize(0.1, 5000, deaths=5)
+    size.took(1, 0.01)
+    assert size.records > 1
