@@ -141,7 +141,11 @@ class CallDelivery:
             return _Undecided("the provider doesn't know the key, and would not know it again")
         if claim.attempts > self._channel.most_attempts or claim.first_sent_seconds > self._channel.most_seconds:
             return _Undecided("the attempts are used up")
-        return await self._sender.send(call)
+        answer = await self._sender.send(call)
+        if isinstance(answer, Refused) and not self._channel.stores_refusals:
+            # it may refuse this call and still be at work on the one before
+            return Unknown(f"refused ({answer.code}) after an unanswered call")
+        return answer
 
     def _settlement(self, claim: Claim, answer: Answer) -> Settlement:
         state, code, text, due = _D.UNKNOWN, "", "", 0.0
@@ -158,6 +162,9 @@ class CallDelivery:
                 state = _D.UNDECIDED
             case Unknown(reason=text):
                 due = _backoff(claim.attempts)
+        if claim.doubtful and state is _D.LATER:
+            # the call before is still unanswered: a look-up comes first again
+            state = _D.UNKNOWN
         return Settlement(claim.effect, claim.key, claim.token, state, code, text, due)
 
 

@@ -87,27 +87,37 @@ class JobLifecycle:
             yield connection
 
     def _direct_start(self, job_id: str, start_arguments: list[Any]) -> Request | None:
-        """The request of a start without acceptance; None where the job is there already. Raises final failures."""
+        """The request of the start's argument; None where an accepted job needs none. Raises final failures."""
         with self.engine.connect() as connection:
-            if find_job(connection, job_id) is not None:
-                return None
+            accepted = find_job(connection, job_id) is not None
         argument = start_arguments[0] if len(start_arguments) == 1 else None
+        if accepted and not start_arguments:
+            return None
         if not isinstance(argument, Mapping):
             raise _final(FailureType.INVALID_START, "BulkJob takes one object: tenant, operation, selection, ...")
         try:
             return read_request({**argument, "job_id": job_id}, self.registry)
         except InvalidRequest as error:
+            if accepted:
+                # it could be read when it was accepted: a deploy may bring its operation back
+                return None
             raise _final(FailureType.INVALID_START, str(error)) from None
 
     def _job_no(self, connection: Connection, job_id: str, request: Request | None) -> int:
-        known = find_job(connection, job_id)
-        if known is not None:
-            return known.job_no
         if request is None:
-            raise _final(FailureType.INVALID_START, f"there is no job {job_id}")
+            known = find_job(connection, job_id)
+            if known is None:
+                raise _final(FailureType.INVALID_START, f"there is no job {job_id}")
+            return known.job_no
         try:
-            size = accept.measure(connection, request, self.small_max_records)
-            return accept.store(connection, request, size=size, small_max_records=self.small_max_records).job.job_no
+            found = accept.find_accepted(connection, request)
+            if found is None:
+                size = accept.measure(connection, request, self.small_max_records)
+                found = accept.store(connection, request, size=size, small_max_records=self.small_max_records)
+            if found.job.job_id != job_id:
+                message = f"the idempotency key stands for job {found.job.job_id}, not for {job_id}"
+                raise _final(FailureType.JOB_ID_REUSED, message)
+            return found.job.job_no
         except accept.LeaseMissed:
             connection.rollback()
             raise self._refused(request) from None
@@ -115,8 +125,11 @@ class JobLifecycle:
             raise _final(FailureType.JOB_ID_REUSED, str(error)) from None
 
     def _refused(self, request: Request) -> ApplicationError:
-        with self.engine.connect() as connection:
-            found = accept.conflict(connection, request)
+        try:
+            with self.engine.connect() as connection:
+                found = accept.conflict(connection, request)
+        except accept.JobIdReused as error:
+            return _final(FailureType.JOB_ID_REUSED, str(error))
         if isinstance(found, accept.Conflict):
             holder = found.holder.job_id if found.holder.tenant == request.tenant else "another tenant's job"
             return _final(FailureType.LEASE_HELD, str(found), holder)

@@ -87,7 +87,7 @@ def _step(connection: Connection, job: Job, wanted: Wanted) -> Job | None:
             ranges.shut(connection, job.job_no, job.round)
             return move(connection, job, _S.PAUSED)
         case _S.CANCELLING if job.released_at is None:
-            return _release(connection, job)
+            return _release(connection, job, keep_lease=job.hold_lease)
         case _S.CANCELLING | _S.DELIVERING if not effect.owes(connection, job.job_no):
             return _close(connection, job, wanted)
         case _:
@@ -109,8 +109,8 @@ def _go_on(connection: Connection, job: Job) -> Job:
 def _release(connection: Connection, job: Job, *, keep_lease: bool = False) -> Job:
     """Shut the ranges, fix the counters, free the lease.
 
-    `keep_lease`: the walk came to its end, and the operation holds on until the effects are final. Nobody does so for
-    a job that is called off.
+    `keep_lease`: the operation holds on until the effects of what was committed are final. Only a settled job, whose
+    workflow is closed, holds nothing.
     """
     ranges.shut(connection, job.job_no, job.round)
     counters = ranges.counters(connection, job.job_no, job.round)

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Select, bindparam, cast, func, select
 
 from bulklane.contracts.key import KeyType
-from bulklane.database.record import RecordSet, exactly, key_text, unnested
+from bulklane.database.record import RecordSet, key_text, owned_by, unnested
 from bulklane.database.tables import block, delivery, job_resource, key_column, lease, outcome
 from bulklane.database.tables import job as job_table
 
@@ -81,9 +81,9 @@ def changes(connection: Connection, audit: Select[Any], since: datetime, until: 
     return [Change(row.key, row.changed_at) for row in connection.execute(statement)]
 
 
-def row_versions(connection: Connection, records: RecordSet, tenant: Any) -> dict[str, int]:
+def row_versions(connection: Connection, records: RecordSet, tenant: str) -> dict[str, int]:
     """By key: the version of every row of the tenant."""
     statement = select(key_text(list(records.key), records.key_types), cast(records.row_version, BigInteger)).where(
-        exactly(records.tenant, tenant, is_text=isinstance(tenant, str))
+        owned_by(records, tenant)
     )
     return {row[0]: int(row[1]) for row in connection.execute(statement)}

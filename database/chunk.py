@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.key import KeyType
-from bulklane.database.record import RecordSet, exactly, key_text, same_key, unnested
+from bulklane.database.record import RecordSet, key_text, owned_by, same_key, unnested
 from bulklane.database.selection import BLOCK_SIZE
 from bulklane.database.tables import KEY_TYPES, block, chunk, key_column, outcome, owed, range_
 
@@ -84,7 +84,7 @@ class ChunkPlan:
     """What an operation does to the records of a chunk: the change, the condition still to hold, the effects owed."""
 
     records: RecordSet
-    tenant: Any
+    tenant: str
     condition: ColumnElement[bool]
     change: Update | Delete
     effects: Sequence[OwedEffect]
@@ -229,9 +229,7 @@ def _chain(plan: ChunkPlan) -> Executable:
 def _changed(plan: ChunkPlan, slice_: CTE) -> CTE:
     records = plan.records
     table_columns = list(records.key)
-    change: Any = plan.change.where(
-        exactly(records.tenant, plan.tenant, is_text=isinstance(plan.tenant, str)), plan.condition
-    )
+    change: Any = plan.change.where(owned_by(records, plan.tenant), plan.condition)
     if len(table_columns) == 1:
         array_type = ARRAY(Text() if records.key_types[0] is KeyType.TEXT else KEY_TYPES[records.key_types[0]])
         keys = cast(select(slice_.c.key1).scalar_subquery(), array_type)
@@ -261,7 +259,7 @@ def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list
         .select_from(records.table)
         .where(
             same_key(list(records.key), keys, types),
-            exactly(records.tenant, plan.tenant, is_text=isinstance(plan.tenant, str)),
+            owned_by(records, plan.tenant),
         )
         .exists()
     )

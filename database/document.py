@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg import sql
-from sqlalchemy import ARRAY, BigInteger, ColumnElement, Connection, Text, cast, select, text
+from sqlalchemy import ARRAY, BigInteger, Column, ColumnElement, Connection, Text, cast, select, text
 
 from bulklane.contracts.key import Key, KeyType, format_key
-from bulklane.database.record import RecordSet, exactly, same_key, unnested
+from bulklane.database.record import RecordSet, owned_by, same_key, unnested
 from bulklane.database.tables import KEY_TYPES
 
 
 def read_documents(
     connection: Connection,
     records: RecordSet,
-    tenant: Any,
+    tenant: str,
     keys: Sequence[Key],
     document: Mapping[str, ColumnElement[Any]],
 ) -> dict[str, tuple[int, dict[str, Any]]]:
@@ -31,7 +31,7 @@ def read_documents(
         *(column.label(f"document_{name}") for name, column in document.items()),
     ).where(
         same_key(list(records.key), [wanted.c[name] for name in names], records.key_types),
-        exactly(records.tenant, tenant, is_text=isinstance(tenant, str)),
+        owned_by(records, tenant),
     )
     found = {}
     for row in connection.execute(statement).mappings():
@@ -68,6 +68,22 @@ def install_row_version(connection: Connection, records: RecordSet) -> None:
     }
     for statement in (_FUNCTION, _TRIGGER):
         driver.execute(statement.format(**parts))
+
+
+_UNIQUE_COLUMNS = text(
+    """SELECT array_agg(attname::text) AS columns
+       FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey)
+       WHERE indrelid = to_regclass(:table) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL
+       GROUP BY indexrelid"""
+)
+
+
+def has_unique_key(connection: Connection, records: RecordSet) -> bool:
+    """Whether an index makes the key unique within a tenant: else a record could be selected under another's key."""
+    table = connection.dialect.identifier_preparer.format_table(records.table)
+    allowed = {str(column.name) for column in (*records.key, records.tenant) if isinstance(column, Column)}
+    found = connection.execute(_UNIQUE_COLUMNS, {"table": table}).scalars()
+    return any(set(columns) <= allowed for columns in found)
 
 
 _HAS_TRIGGER = text(

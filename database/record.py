@@ -28,6 +28,9 @@ class RecordSet(Protocol):
     def tenant(self) -> ColumnElement[Any]:
         """The column that says whose record it is."""
 
+    def tenant_value(self, tenant: str) -> Any:
+        """The tenant as its column's type has it."""
+
     @property
     def row_version(self) -> ColumnElement[int]:
         """The column that grows with every write of the row."""
@@ -41,6 +44,12 @@ def exactly(column: ColumnElement[Any], value: Any, *, is_text: bool) -> ColumnE
     """
     same: ColumnElement[bool] = column == value
     return and_(same, column.collate("C") == value) if is_text else same
+
+
+def owned_by(records: RecordSet, tenant: str) -> ColumnElement[bool]:
+    """Whether a record is the tenant's."""
+    value = records.tenant_value(tenant)
+    return exactly(records.tenant, value, is_text=isinstance(value, str))
 
 
 def key_text(columns: Sequence[ColumnElement[Any]], types: Sequence[KeyType]) -> ColumnElement[str]:

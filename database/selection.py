@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from bulklane.contracts.key import Key, KeyType
-from bulklane.database.record import RecordSet, exactly
+from bulklane.database.record import RecordSet, owned_by
 from bulklane.database.tables import block, key_column, range_, selection
 
 BLOCK_SIZE = 5000
@@ -107,7 +107,7 @@ def freeze_keys(connection: Connection, selection_no: int, key_types: Sequence[K
 
 
 def count_matching(
-    connection: Connection, records: RecordSet, tenant: Any, condition: ColumnElement[bool], most: int
+    connection: Connection, records: RecordSet, tenant: str, condition: ColumnElement[bool], most: int
 ) -> int:
     """How many of the tenant's records match, counted up to `most` + 1."""
     few = select(literal(1)).select_from(records.table).where(_matches(records, tenant, condition)).limit(most + 1)
@@ -115,7 +115,7 @@ def count_matching(
 
 
 def freeze_matching(
-    connection: Connection, selection_no: int, records: RecordSet, tenant: Any, condition: ColumnElement[bool]
+    connection: Connection, selection_no: int, records: RecordSet, tenant: str, condition: ColumnElement[bool]
 ) -> int:
     """Store the keys of the tenant's records that match now, as one statement; how many there are."""
     ordered = [
@@ -161,8 +161,8 @@ def cut_ranges(connection: Connection, *, job_no: int, round_no: int, total: int
     return count
 
 
-def _matches(records: RecordSet, tenant: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    return exactly(records.tenant, tenant, is_text=isinstance(tenant, str)) & condition
+def _matches(records: RecordSet, tenant: str, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return owned_by(records, tenant) & condition
 
 
 def _set_frozen(connection: Connection, selection_no: int, total: int) -> int:

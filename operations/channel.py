@@ -46,9 +46,10 @@ class Channel:
     """One outside system.
 
     `concurrency`: calls at once from one delivery activity. `keeps_keys`: the provider remembers idempotency keys, for
-    `key_lifetime` seconds, so that a repeat under the same key is safe that long. `most_attempts` and `most_seconds`
-    bound the re-sends of a delivery with an unknown outcome; then it is undecided.
-    `call_seconds`: how long one call may take.
+    `key_lifetime` seconds, so that a repeat under the same key is safe that long. `stores_refusals`: it stores its
+    refusals under the key too, so that one is definite even after an unanswered call. `most_attempts` and
+    `most_seconds` bound the re-sends of a delivery with an unknown outcome; then it is undecided. `call_seconds`: how
+    long one call may take.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Channel:
     concurrency: int = 10
     keeps_keys: bool = True
     key_lifetime: float = 24 * 3600.0
+    stores_refusals: bool = False
     call_seconds: float = 10.0
     most_attempts: int = 8
     most_seconds: float = 3600.0

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Delete, Integer, Select, String, Table, Update, Uuid
 from sqlalchemy.types import TypeEngine
 
-from bulklane.contracts.key import KeyType
+from bulklane.contracts.key import KeyType, KeyValue, parse_value
 
 MAX_KEY_COLUMNS = 4
 
@@ -62,6 +62,10 @@ class Records:
             raise OperationError(f"{self.table.name}: a key column may not be NULL")
         if not isinstance(self.row_version.type, BigInteger):
             raise OperationError(f"{self.table.name}.{self.row_version.name}: a row version is a bigint")
+
+    def tenant_value(self, tenant: str) -> KeyValue:
+        """The tenant as its column's type has it; raises InvalidKey."""
+        return parse_value(tenant, key_type_of(self.tenant))
 
     @cached_property
     def key_types(self) -> tuple[KeyType, ...]:

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from bulklane.operations.channel import Channel
-from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Registry
+from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Registry, key_type_of
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 
@@ -68,7 +68,9 @@ def _check(operation: Operation, channels: dict[str, Any]) -> None:
     for required in ("records", "parameters"):
         if not hasattr(operation, required):
             raise OperationError(f"the operation {operation.name!r} has no `{required}`")
-    _ = operation.records.key_types
+    _ = operation.records.key_types, key_type_of(operation.records.tenant)
+    for column in operation.fields.values():
+        key_type_of(column)
     names = [effect.name for effect in operation.effects]
     if len(set(names)) < len(names):
         raise OperationError(f"the operation {operation.name!r} has two effects of one name: {', '.join(names)}")

@@ -99,6 +99,7 @@ def read_request(raw: object, registry: Registry) -> Request:
     who, why = (_note(raw, name, problems) for name in ("who", "why"))
     if operation is None:
         raise InvalidRequest(problems[:MOST_PROBLEMS])
+    _check_tenant(tenant, operation, problems)
     parallelism = _number(raw, "parallelism", 1, MOST_PARALLELISM, operation.parallelism, problems)
     parameters = _parameters(raw.get("parameters", {}), operation, problems)
     selected = _selection(raw.get("selection"), operation, problems)
@@ -202,6 +203,15 @@ def _operation(raw: Mapping[str, Any], registry: Registry, problems: list[Proble
     except UnknownOperation as error:
         problems.append(Problem("operation", str(error)))
         return None
+
+
+def _check_tenant(tenant: str, operation: Operation, problems: list[Problem]) -> None:
+    if not tenant:
+        return
+    try:
+        operation.records.tenant_value(tenant)
+    except InvalidKey as error:
+        problems.append(Problem("tenant", str(error)))
 
 
 def _parameters(value: object, operation: Operation, problems: list[Problem]) -> Any:

@@ -20,7 +20,7 @@ from bulklane.activities.interceptor import FailureInterceptor
 from bulklane.activities.job_lifecycle import JobLifecycle
 from bulklane.activities.segment import Segment
 from bulklane.contracts.timing import Timing, check_timing
-from bulklane.database.document import has_row_version_trigger
+from bulklane.database.document import has_row_version_trigger, has_unique_key
 from bulklane.database.engine import DatabaseUnfit, check_server, connect_engine
 from bulklane.database.migrate import check_schema
 from bulklane.operations.operation import OperationError, Registry
@@ -104,6 +104,11 @@ def _check_database(parts: Parts) -> None:
         check_schema(connection)
         for operation in parts.registry.operations.values():
             records = operation.records
+            if not has_unique_key(connection, records):
+                raise DatabaseUnfit(
+                    f"no unique index of {records.table.fullname} makes the key of operation {operation.name!r}"
+                    f" ({', '.join(column.name for column in records.key)}) unique within its tenant"
+                )
             if records.row_version_by == "trigger" and not has_row_version_trigger(connection, records):
                 raise DatabaseUnfit(
                     f"the table {records.table.fullname} of operation {operation.name!r} has no row version trigger:"

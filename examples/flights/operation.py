@@ -99,5 +99,6 @@ CHANNELS = [
             judge_look_up=judge_look_up,
         ),
         concurrency=20,
+        stores_refusals=True,
     ),
 ]

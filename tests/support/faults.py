@@ -36,6 +36,9 @@ _WAITING = text(
     """SELECT application_name FROM pg_stat_activity
        WHERE application_name LIKE :role AND query LIKE :statement AND wait_event_type = 'Lock'"""
 )
+_IN_A_TRANSACTION = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE :process AND xact_start IS NOT NULL"
+)
 A_CHUNK = "%bulklane.block%"
 THE_JOB = "%FROM bulklane.job%FOR UPDATE%"
 
@@ -76,9 +79,23 @@ def frozen(*processes: ChildProcess) -> Iterator[None]:
                 os.kill(one.pid or 0, signal.SIGCONT)
 
 
-def workers_of(local: LocalStack, role: str) -> list[str]:
-    """The names of the stack's own workers of a role."""
-    return [name for name, its_role in local.workers().items() if its_role == role]
+@contextmanager
+def frozen_between_chunks(engine: Engine, process: ChildProcess) -> Iterator[None]:
+    """The same, at a moment when it has no transaction open, so that none of its sessions is ended meanwhile."""
+
+    def caught() -> bool:
+        os.kill(process.pid or 0, signal.SIGSTOP)
+        with engine.begin() as connection:
+            inside = connection.execute(_IN_A_TRANSACTION, {"process": f"bulklane %:{process.pid}/%"}).scalar_one()
+        if inside:
+            os.kill(process.pid or 0, signal.SIGCONT)
+        return not inside
+
+    until(caught, what="a moment between two chunks")
+    try:
+        yield
+    finally:
+        os.kill(process.pid or 0, signal.SIGCONT)
 
 
 @contextmanager

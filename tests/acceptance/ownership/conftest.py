@@ -14,11 +14,11 @@ from bulklane.starter.local import LocalStack, local_stack
 from bulklane.starter.settings import StackSettings
 from tests.support import counting, elsewhere
 
-TIMES = Timing(heartbeat_timeout=1.5, sticky_timeout=0.5, workflow_task_timeout=2.0, suspect_after=6.5, segment=2.0)
+TIMES = Timing(heartbeat_timeout=1.5, sticky_timeout=0.5, workflow_task_timeout=2.0, suspect_after=6.5)
 SHARED = {"BULKLANE_SMALL_MAX_RECORDS": "100", "BULKLANE_WORKFLOW_TASK_TIMEOUT": f"{TIMES.workflow_task_timeout:g}"}
 OF_WORKERS = {
     f"BULKLANE_{name.upper()}": f"{getattr(TIMES, name):g}"
-    for name in ("heartbeat_timeout", "sticky_timeout", "suspect_after", "segment")
+    for name in ("heartbeat_timeout", "sticky_timeout", "suspect_after")
 }
 
 

@@ -11,11 +11,13 @@ from tests.support.counting import make_items
 from tests.support.faults import (
     THE_JOB,
     frozen,
+    frozen_between_chunks,
     held_items,
     inside_a_chunk,
     operator,
     swapped,
     waiting_workers,
+    walker_of,
 )
 from tests.support.jobs import finished, scalar
 from tests.support.ownership import (
@@ -62,6 +64,23 @@ async def test_a_frozen_bulk_worker(local: LocalStack, client: Client, engine: E
     await finished(client, following)
     assert_owned(local, engine, job_id)
     assert_owned(local, engine, following)
+
+
+@pytest.mark.slow
+@pytest.mark.case("C26")
+async def test_a_bulk_worker_frozen_between_two_chunks(local: LocalStack, client: Client, engine: Engine) -> None:
+    """Its sessions outlive the freeze: what it does next is up to the gate."""
+    tenant = make_items(engine, "between", 2_000, pause=0.004)
+    job_id = await count_up(client, tenant)
+    until(lambda: changes(engine, tenant) > 0, what="it walks")
+    victim = await walker_of(local, job_id)
+    with frozen_between_chunks(engine, victim):
+        epoch = latest_epoch(engine, job_id)
+        overtaken(engine, job_id, epoch)
+        moved = changes(engine, tenant)
+        until(lambda: changes(engine, tenant) > moved, what="the later attempt moves on")
+    assert (await finished(client, job_id)).changed == 2_000
+    assert_owned(local, engine, job_id)
 
 
 @pytest.mark.slow

@@ -38,12 +38,14 @@ async def test_terminated_at_a_third(local: LocalStack, client: Client, engine: 
     assert changes(engine, tenant) == changed
     assert_owned(local, engine, job_id)
     second = await count_up(client, tenant)
+    await in_state(client, second, "walking")
     await client.cancel(second)
     await finished(client, second)
     assert_owned(local, engine, second)
     assert_owned(local, engine, job_id)
 
 
+@pytest.mark.slow
 @pytest.mark.case("C01")
 async def test_a_small_job_terminated(local: LocalStack, client: Client, engine: Engine) -> None:
     tenant = make_items(engine, "small-terminated", 50)
