@@ -47,4 +47,4 @@ class Freeze:
                 connection.rollback()
                 return
             cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
-            move(connection, job, JobState.WALKING)
+            move(connection, job, JobState.WALKING, total=total)

@@ -20,7 +20,6 @@ from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job, find_job, stamp_run
-from bulklane.database.selection import read_selection
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import InvalidRequest, Request, read_request
 
@@ -148,7 +147,7 @@ class JobLifecycle:
             lane=job.lane,
             ranges=ranges.count_ranges(connection, job.job_no, job.round),
             channels=job.channels,
-            total=read_selection(connection, job.selection_no).total,
+            total=job.total,
             processed=counters.processed,
             owed=effect.count_owed(connection, job.job_no),
             reason=job.reason,

@@ -36,6 +36,7 @@ def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[C
         condition=read_condition(operation, stored.kind, stored.spec),
         change=change,
         effects=[_owed(effect) for effect in operation.effects],
+        reopened=job.round > 1,
     )
     return plan, stored
 

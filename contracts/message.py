@@ -10,6 +10,7 @@ class Verb(StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     CANCEL = "cancel"
+    RETRY = "retry"
 
 
 @dataclass(frozen=True)

@@ -173,8 +173,8 @@ def store(connection: Connection, proposal: Proposal, *, size: int, small_max_re
     turn = int(connection.execute(select(turn_sequence.next_value())).scalar_one())
     lease.record_turn(connection, proposal.resources, job_no=job_no, round_no=1, turn=turn)
     lane = lane_of(size, small_max_records)
-    selection_no = _store_selection(connection, proposal, job_no, lane)
-    row = _row(proposal, job_no=job_no, turn=turn, lane=lane, selection_no=selection_no)
+    selection_no, total = _store_selection(connection, proposal, job_no, lane)
+    row = _row(proposal, job_no=job_no, turn=turn, lane=lane, selection_no=selection_no) | {"total": total}
     if connection.execute(_INSERT_JOB, row).one_or_none() is None:
         # the job id was taken since the caller looked for it
         raise LeaseMissed(proposal.resources)
@@ -219,7 +219,7 @@ def _replayed(found: Job, proposal: Proposal, name: str) -> Accepted:
     return Accepted(found, replayed=True)
 
 
-def _store_selection(connection: Connection, proposal: Proposal, job_no: int, lane: Lane) -> int:
+def _store_selection(connection: Connection, proposal: Proposal, job_no: int, lane: Lane) -> tuple[int, int | None]:
     key_types: Sequence[KeyType] = proposal.records.key_types
     selection_no = insert_selection(
         connection,
@@ -233,9 +233,9 @@ def _store_selection(connection: Connection, proposal: Proposal, job_no: int, la
     elif lane is Lane.SMALL:
         total = freeze_matching(connection, selection_no, proposal.records, proposal.tenant, proposal.condition)
     else:
-        return selection_no
+        return selection_no, None
     cut_ranges(connection, job_no=job_no, round_no=1, total=total, parallelism=proposal.parallelism)
-    return selection_no
+    return selection_no, total
 
 
 def _row(proposal: Proposal, *, job_no: int, turn: int, lane: Lane, selection_no: int) -> dict[str, Any]:
@@ -253,6 +253,7 @@ def _row(proposal: Proposal, *, job_no: int, turn: int, lane: Lane, selection_no
         "channels": list(proposal.channels),
         "state": JobState.ACCEPTED,
         "selection_no": selection_no,
+        "first_selection_no": selection_no,
         "turn": turn,
         "who": proposal.who,
         "why": proposal.why,

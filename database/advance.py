@@ -114,11 +114,9 @@ def _release(connection: Connection, job: Job, *, keep_lease: bool = False) -> J
     """
     ranges.shut(connection, job.job_no, job.round)
     counters = ranges.counters(connection, job.job_no, job.round)
-    # not locked: a freeze holds it for as long as its statement takes, and asks for the job only then
-    total = read_selection(connection, job.selection_no).total or 0
     if not keep_lease:
         lease.release(connection, job_no=job.job_no, round_no=job.round)
-    return fix_counters(connection, job, counters, not_started=total - counters.processed)
+    return fix_counters(connection, job, counters, not_started=(job.total or 0) - counters.processed)
 
 
 def _close(connection: Connection, job: Job, wanted: Wanted) -> Job:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Select, bindparam, cast, func, select
+from sqlalchemy import BigInteger, Connection, Select, bindparam, cast, func, literal, select
 
 from bulklane.contracts.key import KeyType
 from bulklane.database.record import RecordSet, key_text, owned_by, unnested
-from bulklane.database.tables import block, delivery, job_resource, key_column, lease, outcome
+from bulklane.database.tables import block, chunk, delivery, job_resource, key_column, lease, outcome
 from bulklane.database.tables import job as job_table
 
 
@@ -38,11 +38,12 @@ def selected_keys(connection: Connection, selection_no: int, key_types: Sequence
 _EXCEPTIONS = select(outcome.c.key, outcome.c.kind).where(outcome.c.job_no == bindparam("of_job"))
 _LEASES: Select[int] = select(func.count()).select_from(lease).where(lease.c.job_no == bindparam("of_job"))
 _mine, _theirs = job_resource.alias("mine"), job_resource.alias("theirs")
+_LAST_TURN = select(func.max(_mine.c.turn)).where(_mine.c.job_no == bindparam("of_job")).scalar_subquery()
 _NEXT_ACCEPTED = (
     select(func.min(job_table.c.accepted_at))
     .join(_theirs, _theirs.c.job_no == job_table.c.job_no)
-    .join(_mine, (_mine.c.resource == _theirs.c.resource) & (_mine.c.turn < _theirs.c.turn))
-    .where(_mine.c.job_no == bindparam("of_job"))
+    .join(_mine, (_mine.c.resource == _theirs.c.resource) & (_mine.c.job_no == bindparam("of_job")))
+    .where(_theirs.c.job_no != bindparam("of_job"), _theirs.c.turn > _LAST_TURN)
 )
 
 
@@ -72,10 +73,15 @@ def next_accepted_at(connection: Connection, job_no: int) -> datetime | None:
     return accepted
 
 
-def changes(connection: Connection, audit: Select[Any], since: datetime, until: datetime | None) -> list[Change]:
-    """The audit's changes from `since` on, up to `until`."""
+def changes(
+    connection: Connection, audit: Select[Any], job_no: int, since: datetime, until: datetime | None
+) -> list[Change]:
+    """The audit's changes from `since` on, up to `until`, but for those in other jobs' transactions."""
     audited = audit.subquery("audited")
-    statement = select(audited.c.key, audited.c.changed_at).where(audited.c.changed_at >= since)
+    others = (
+        select(literal(1)).where(chunk.c.transaction_id == audited.c.transaction_id, chunk.c.job_no != job_no).exists()
+    )
+    statement = select(audited.c.key, audited.c.changed_at).where(audited.c.changed_at >= since, ~others)
     if until is not None:
         statement = statement.where(audited.c.changed_at < until)
     return [Change(row.key, row.changed_at) for row in connection.execute(statement)]

@@ -22,6 +22,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    delete,
     func,
     insert,
     literal,
@@ -88,6 +89,8 @@ class ChunkPlan:
     condition: ColumnElement[bool]
     change: Update | Delete
     effects: Sequence[OwedEffect]
+    reopened: bool = False
+    """Whether the records may have an outcome of an earlier round, which a change takes back."""
 
     @cached_property
     def statement(self) -> Executable:
@@ -223,7 +226,18 @@ def _chain(plan: ChunkPlan) -> Executable:
     )
     moved, written = _moved(counts), _written(counts)
     debts = [_debt(effect, number, changed) for number, effect in enumerate(plan.effects)]
-    return select(moved).add_cte(reported, written, *debts)
+    cleared = [_cleared(changed)] if plan.reopened else []
+    return select(moved).add_cte(reported, written, *debts, *cleared)
+
+
+def _cleared(changed: CTE) -> CTE:
+    """Take back what an earlier round said of a record that is changed now."""
+    return (
+        delete(outcome)
+        .where(outcome.c.job_no == bindparam(_p("of_job")), outcome.c.key.in_(select(changed.c.key)))
+        .returning(outcome.c.key)
+        .cte(_p("cleared"))
+    )
 
 
 def _changed(plan: ChunkPlan, slice_: CTE) -> CTE:

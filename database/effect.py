@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.effect import FINAL_DELIVERY_STATES, DeliveryState
-from bulklane.database.tables import delivery, job_resource, owed
+from bulklane.database.tables import delivery, job, job_resource, owed
 
 _D = DeliveryState
 OPEN_STATES = tuple(state for state in DeliveryState if state not in FINAL_DELIVERY_STATES)
@@ -144,9 +144,11 @@ def tally(connection: Connection, job_no: int) -> list[tuple[str, str, int]]:
 # --- the order of effects of jobs that share resources
 
 _mine, _theirs = job_resource.alias("mine"), job_resource.alias("theirs")
+# by round: a job's next round waits for others, while its rounds before are not waited for by their own
 _EARLIER = (
-    select(_theirs.c.job_no)
+    select(_theirs.c.job_no, _theirs.c.round, _theirs.c.turn)
     .join(_mine, and_(_mine.c.resource == _theirs.c.resource, _theirs.c.turn < _mine.c.turn))
+    .join(job, and_(job.c.job_no == _mine.c.job_no, job.c.round == _mine.c.round))
     .where(_mine.c.job_no == bindparam("of_job"), _theirs.c.job_no != _mine.c.job_no)
     .distinct()
     .subquery("earlier")
@@ -156,10 +158,20 @@ _BLOCKED_BY = (
     .where(
         or_(
             select(literal(1))
-            .where(owed.c.job_no == _EARLIER.c.job_no, owed.c.taken_to < owed.c.size, _ON_CHANNEL[0])
+            .where(
+                owed.c.job_no == _EARLIER.c.job_no,
+                owed.c.round == _EARLIER.c.round,
+                owed.c.taken_to < owed.c.size,
+                _ON_CHANNEL[0],
+            )
             .exists(),
             select(literal(1))
-            .where(delivery.c.job_no == _EARLIER.c.job_no, delivery.c.state.in_(OPEN_STATES), _ON_CHANNEL[1])
+            .where(
+                delivery.c.job_no == _EARLIER.c.job_no,
+                delivery.c.turn == _EARLIER.c.turn,
+                delivery.c.state.in_(OPEN_STATES),
+                _ON_CHANNEL[1],
+            )
             .exists(),
         )
     )

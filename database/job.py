@@ -37,6 +37,7 @@ class Job:
     run_id: str | None
     run_scheduled: int
     selection_no: int
+    first_selection_no: int
     turn: int
     who: str
     why: str
@@ -44,6 +45,7 @@ class Job:
     opened_at: datetime | None
     released_at: datetime | None
     over_at: datetime | None
+    total: int | None
     changed: int
     skipped: int
     failed: int

@@ -79,9 +79,14 @@ _READ = select(
 _SHUT = update(range_).where(_ALL, range_.c.open).values(open=False)
 _REOPEN = update(range_).where(_ALL, ~range_.c.open).values(open=True)
 _UNDONE: Select[int] = select(func.count()).select_from(range_).where(_ALL, range_.c.cursor < range_.c.hi)
+# a round re-opens what failed in the rounds before: only the last one's failures stand
+_STANDING = case((range_.c.round == bindparam("of_round"), range_.c.failed), else_=0)
 _COUNTERS = select(
-    *(func.coalesce(func.sum(range_.c[name]), 0) for name in ("changed", "skipped", "failed", "not_found"))
-).where(_ALL)
+    *(
+        func.coalesce(func.sum(counter), 0)
+        for counter in (range_.c.changed, range_.c.skipped, _STANDING, range_.c.not_found)
+    )
+).where(range_.c.job_no == bindparam("of_job"), range_.c.round <= bindparam("of_round"))
 _COUNT: Select[int] = select(func.count()).select_from(range_).where(_ALL)
 _EPOCHS = select(func.coalesce(func.sum(range_.c.epoch), 0)).where(range_.c.job_no == bindparam("of_job"))
 
@@ -127,9 +132,18 @@ def count_ranges(connection: Connection, job_no: int, round_no: int) -> int:
 
 
 def counters(connection: Connection, job_no: int, round_no: int) -> Counters:
-    """The round's counters, added up over its ranges."""
+    """What became of the job's records by the end of this round, added up over the ranges."""
     row = connection.execute(_COUNTERS, {"of_job": job_no, "of_round": round_no}).one()
     return Counters(*(int(value) for value in row))
+
+
+_LEFT_OVER = select(range_.c.cursor, range_.c.hi).where(_ALL, range_.c.cursor < range_.c.hi).order_by(range_.c.no)
+
+
+def left_over(connection: Connection, job_no: int, round_no: int) -> list[tuple[int, int]]:
+    """The ordinals (from, to exclusive) of the round's selection that have no outcome."""
+    rows = connection.execute(_LEFT_OVER, {"of_job": job_no, "of_round": round_no})
+    return [(int(row.cursor), int(row.hi)) for row in rows]
 
 
 def sum_of_epochs(connection: Connection, job_no: int) -> int:

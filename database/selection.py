@@ -149,6 +149,27 @@ def freeze_matching(
     return _set_frozen(connection, selection_no, int(connection.execute(total).scalar_one()))
 
 
+def keys_between(
+    connection: Connection, selection_no: int, key_types: Sequence[KeyType], low: int, high: int
+) -> list[Key]:
+    """The frozen keys at the ordinals `low` to `high` (exclusive)."""
+    names = [key_column(position, key_type) for position, key_type in enumerate(key_types, 1)]
+    statement = (
+        select(block.c.no, *(block.c[name] for name in names))
+        .where(
+            block.c.selection_no == selection_no,
+            block.c.no.between(low // BLOCK_SIZE, max(low, high - 1) // BLOCK_SIZE),
+        )
+        .order_by(block.c.no)
+    )
+    keys: list[Key] = []
+    for row in connection.execute(statement):
+        first = row.no * BLOCK_SIZE
+        columns = [getattr(row, name)[max(0, low - first) : high - first] for name in names]
+        keys.extend(zip(*columns, strict=True))
+    return keys
+
+
 def cut_ranges(connection: Connection, *, job_no: int, round_no: int, total: int, parallelism: int) -> int:
     """Cut a frozen selection into even ranges; how many there are, at least one."""
     count = max(1, min(parallelism, total))

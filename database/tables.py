@@ -106,7 +106,9 @@ job = Table(
     Column("opened_round", Integer, nullable=False, server_default=text("0")),
     Column("run_id", Text),
     Column("run_scheduled", BigInteger, nullable=False, server_default=text("0")),
+    # of the present round, and of the first one
     Column("selection_no", BigInteger, nullable=False),
+    Column("first_selection_no", BigInteger, nullable=False),
     Column("turn", BigInteger, nullable=False),
     Column("who", Text, nullable=False, server_default=text("''")),
     Column("why", Text, nullable=False, server_default=text("''")),
@@ -114,6 +116,8 @@ job = Table(
     _at("opened_at"),
     _at("released_at"),
     _at("over_at"),
+    # of the first round's selection; null until it is frozen
+    Column("total", BigInteger),
     _count("changed"),
     _count("skipped"),
     _count("failed"),

@@ -33,11 +33,12 @@ _APPLIED = (
     .where(wish_message.c.job_no == bindparam("number"), wish_message.c.message_id == bindparam("message"))
     .values(applied=True)
 )
-_SET = (
+_RESET = (
     update(wish)
-    .where(wish.c.job_no == bindparam("number"), wish.c.wish.not_in(_FINAL))
+    .where(wish.c.job_no == bindparam("number"))
     .values(wish=bindparam("wanted"), who=bindparam("by"), why=bindparam("because"), wished_at=func.clock_timestamp())
 )
+_SET = _RESET.where(wish.c.wish.not_in(_FINAL))
 _LOOKED = (
     update(wish)
     .where(wish.c.job_no == bindparam("number"))
@@ -82,6 +83,24 @@ def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
         return False
     connection.execute(_APPLIED, {"number": job.job_no, "message": message.message_id})
     return True
+
+
+def note_message(connection: Connection, job: Job, message: VerbMessage) -> bool:
+    """Write a message that isn't a wish as a row; False where its id was known."""
+    values = {
+        "message_id": message.message_id,
+        "job_no": job.job_no,
+        "verb": message.verb,
+        "who": message.who,
+        "why": message.why,
+        "applied": True,
+    }
+    return connection.execute(_RECEIVE, values).one_or_none() is not None
+
+
+def reset_wish(connection: Connection, job_no: int, wanted: Wish, *, who: str, why: str) -> None:
+    """Set the wish of a new round, whatever stood there."""
+    connection.execute(_RESET, {"number": job_no, "wanted": wanted, "by": who, "because": why})
 
 
 def set_wish(connection: Connection, job_no: int, wanted: Wish, *, who: str, why: str) -> bool:

@@ -101,7 +101,10 @@ class Verification(Protocol):
         """The keys (text form) that a selection must have come to, from the original input; None: it can't tell."""
 
     def audit(self, tenant: str) -> Select[Any]:
-        """A select of `key` (text form) and `changed_at`: one row for each change of a record of the tenant."""
+        """A select with one row for each change of a record of the tenant.
+
+        Its columns: `key` (text form), `changed_at` and `transaction_id` (`pg_current_xact_id()` of the change).
+        """
 
     def applications(self, channel: str, endpoint_url: str, key_prefix: str) -> Mapping[str, int]:
         """By idempotency key: how often the provider behind the channel has applied it."""

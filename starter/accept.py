@@ -5,9 +5,13 @@ from uuid import uuid4
 
 from sqlalchemy import Engine
 
+from bulklane.contracts.message import VerbMessage
 from bulklane.database import accept
 from bulklane.database.accept import Accepted, Conflict, LeaseMissed
 from bulklane.database.engine import limited_transaction
+from bulklane.database.job import JobUnknown, find_job
+from bulklane.database.lease import holders
+from bulklane.database.retry import ResourcesOwned, Retried, retry
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import Request, read_request
 
@@ -48,3 +52,42 @@ def _owner(engine: Engine, request: Request) -> Accepted | None:
     if isinstance(answer, Conflict):
         raise answer
     return answer
+
+
+def retry_job(
+    engine: Engine,
+    job_id: str,
+    message: VerbMessage,
+    *,
+    tenant: str | None,
+    of_round: int | None,
+    small_max_records: int,
+) -> Retried:
+    """Re-open a job's failed and not started records, and refused deliveries, as the next round.
+
+    `of_round`: the round that the caller saw; None takes the present one. Raises JobUnknown, and Conflict where another
+    job owns the data.
+    """
+    with engine.connect() as connection:
+        job = find_job(connection, job_id, tenant)
+    if job is None:
+        raise JobUnknown(f"there is no job {job_id!r}")
+    for _ in range(TRIES):
+        try:
+            with limited_transaction(
+                engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2
+            ) as connection:
+                return retry(
+                    connection,
+                    job.job_no,
+                    message,
+                    of_round=of_round or job.round,
+                    small_max_records=small_max_records,
+                )
+        except ResourcesOwned as owned:
+            resources = owned.resources
+        with engine.connect() as connection:
+            owners = holders(connection, resources)
+        if owners:
+            raise Conflict(owners[0])
+    raise LeaseMissed(resources)

@@ -20,9 +20,10 @@ from bulklane.database.accept import Accepted
 from bulklane.database.advance import apply_message
 from bulklane.database.engine import connect_engine
 from bulklane.database.job import Job, JobUnknown, find_job
+from bulklane.database.retry import Retried
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
-from bulklane.starter.accept import accept_request
+from bulklane.starter.accept import accept_request, retry_job
 from bulklane.starter.settings import StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
@@ -150,6 +151,35 @@ class Client:
     async def cancel(self, job_id: str, **message: str) -> JobStatus:
         """Cancel: no further chunk; the effects of committed chunks are still delivered. Final."""
         return await self._say(job_id, Verb.CANCEL, **message)
+
+    async def retry(
+        self,
+        job_id: str,
+        *,
+        of_round: int | None = None,
+        tenant: str | None = None,
+        who: str = "",
+        why: str = "",
+        message_id: str = "",
+    ) -> Retried:
+        """Re-open a job that ended with failures: its failed and not started records, and what providers refused.
+
+        `of_round`: the round that was seen, so that pressing twice makes one. The answer says what was re-opened, and
+        why not all. Raises JobUnknown, and Conflict where another job owns the data now.
+        """
+        message = VerbMessage(message_id or str(uuid4()), Verb.RETRY, who or self.who, why)
+        retried = await asyncio.to_thread(
+            retry_job,
+            self.engine,
+            job_id,
+            message,
+            tenant=tenant,
+            of_round=of_round,
+            small_max_records=self.small_max_records,
+        )
+        if retried.records or retried.deliveries:
+            await self._start(Accepted(retried.job, replayed=False))
+        return retried
 
     async def _say(
         self, job_id: str, verb: Verb, *, tenant: str | None = None, who: str = "", why: str = "", message_id: str = ""

@@ -131,6 +131,28 @@ def cancel(
     _say("cancel", job_id, why, who, as_json, folder)
 
 
+def retry(
+    job_id: JobId, why: Why = "", who: Who = None, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER
+) -> None:
+    """Re-open a job that ended with failures: its failed and not started records, and what providers refused."""
+    from bulklane.starter.arguments import check_texts
+
+    async def ask(client: "Client") -> "JobStatus":
+        seen = await client.get(job_id)
+        by = client.who if who is None else who
+        retried = await client.retry(job_id, of_round=seen.round, who=by, why=why)
+        typer.echo(
+            f"round {retried.job.round}: {retried.records:,} records and {retried.deliveries:,} deliveries re-opened"
+            + (f"; {retried.refused}" if retried.refused else ""),
+            err=True,
+        )
+        return await client.get(job_id)
+
+    with complaints():
+        check_texts({"JOB": job_id, "--who": who, "--why": why})
+        _print(asyncio.run(_with_client(folder, ask)), as_json=as_json)
+
+
 def _say(verb: str, job_id: str, why: str, who: str | None, as_json: bool, folder: Path) -> None:
     from bulklane.starter.arguments import check_texts
 

@@ -61,7 +61,7 @@ def read_status(connection: Connection, job_id: str, tenant: str | None = None) 
 
 def _status(connection: Connection, job: Job) -> JobStatus:
     counters = ranges.counters(connection, job.job_no, job.round)
-    selection = read_selection(connection, job.selection_no)
+    selection = read_selection(connection, job.first_selection_no)
     wanted = read_wish(connection, job.job_no)
     deliveries: dict[str, dict[str, int]] = {}
     for channel, state, count in effect.tally(connection, job.job_no):
@@ -74,14 +74,14 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         state=job.state,
         reason=job.reason,
         round=job.round,
-        total=selection.total,
+        total=job.total,
         duplicates=selection.duplicates,
         processed=counters.processed,
         changed=counters.changed,
         skipped=counters.skipped,
         failed=counters.failed,
         not_found=counters.not_found,
-        not_started=None if selection.total is None else selection.total - counters.processed,
+        not_started=None if job.total is None else job.total - counters.processed,
         owed=effect.count_owed(connection, job.job_no),
         deliveries=deliveries,
         who=job.who,

@@ -102,20 +102,20 @@ def _read(engine: Engine, registry: Registry, job_id: str) -> _Facts:
         if verification is None:
             raise NotVerifiable(f"the operation {operation.name!r} supplies no `verification` to compare with")
         until = balance.next_accepted_at(connection, job.job_no)
-        audited = balance.changes(connection, verification.audit(job.tenant), job.accepted_at, until)
+        audited = balance.changes(connection, verification.audit(job.tenant), job.job_no, job.accepted_at, until)
         return _Facts(
             job=job,
             status=read_status(connection, job_id),
             operation=operation,
             verification=verification,
-            selected=balance.selected_keys(connection, job.selection_no, operation.records.key_types),
+            selected=balance.selected_keys(connection, job.first_selection_no, operation.records.key_types),
             exceptions=balance.exceptions(connection, job.job_no),
             changes=Counter(change.key for change in audited),
             versions=balance.row_versions(connection, operation.records, job.tenant),
             leases=balance.leases_left(connection, job.job_no),
             owed=effect.count_owed(connection, job.job_no),
             generations=balance.last_generation(connection, job.job_no),
-            selection=read_selection(connection, job.selection_no),
+            selection=read_selection(connection, job.first_selection_no),
         )
 
 

@@ -33,9 +33,11 @@ class FlightsVerification:
 
     def audit(self, tenant: str) -> Select[Any]:
         """What the example's own trigger has noted."""
-        return select(cast(flight_audit.c.flight_id, Text).label("key"), flight_audit.c.changed_at).where(
-            flight_audit.c.carrier == tenant
-        )
+        return select(
+            cast(flight_audit.c.flight_id, Text).label("key"),
+            flight_audit.c.changed_at,
+            flight_audit.c.transaction_id,
+        ).where(flight_audit.c.carrier == tenant)
 
     def applications(self, channel: str, endpoint_url: str, key_prefix: str) -> Mapping[str, int]:
         """The provider's ledger."""

@@ -40,6 +40,7 @@ from bulklane.operations.senders.http_provider import HttpProvider
 from bulklane.operations.senders.index_reader import create_index
 from bulklane.operations.senders.search_index import SearchIndex
 from examples.flights.operation import judge_look_up, judge_notice
+from examples.flights.tables import TransactionId
 
 MODULE = "tests.support.counting"
 FAMILY = "counting"
@@ -62,6 +63,7 @@ audit = Table(
     Column("tenant", Text, nullable=False, index=True),
     Column("n", Integer, nullable=False),
     Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    Column("transaction_id", TransactionId, nullable=False, server_default=func.pg_current_xact_id()),
 )
 _TRIGGERS = """
 CREATE FUNCTION audit_counted() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -102,7 +104,7 @@ class CountingVerification:
     def audit(self, tenant: str) -> Select[Any]:
         """What the trigger has noted."""
         key = cast(audit.c.item, Text).label("key")
-        return select(key, audit.c.changed_at).where(audit.c.tenant == tenant)
+        return select(key, audit.c.changed_at, audit.c.transaction_id).where(audit.c.tenant == tenant)
 
     def applications(self, channel: str, endpoint_url: str, key_prefix: str) -> Mapping[str, int]:
         """The provider's ledger."""

@@ -70,16 +70,16 @@ async def test_a_frozen_bulk_worker(local: LocalStack, client: Client, engine: E
 @pytest.mark.case("C26")
 async def test_a_bulk_worker_frozen_between_two_chunks(local: LocalStack, client: Client, engine: Engine) -> None:
     """Its sessions outlive the freeze: what it does next is up to the gate."""
-    tenant = make_items(engine, "between", 2_000, pause=0.004)
-    job_id = await count_up(client, tenant)
-    until(lambda: changes(engine, tenant) > 0, what="it walks")
-    victim = await walker_of(local, job_id)
-    with frozen_between_chunks(engine, victim):
-        epoch = latest_epoch(engine, job_id)
-        overtaken(engine, job_id, epoch)
-        moved = changes(engine, tenant)
-        until(lambda: changes(engine, tenant) > moved, what="the later attempt moves on")
-    assert (await finished(client, job_id)).changed == 2_000
+    tenant = make_items(engine, "between", 10_000, pause=0.0004)
+    with swapped(local, "control", environment={"BULKLANE_SEGMENT": "60"}):  # so that it would go on when it wakes
+        job_id = await count_up(client, tenant, "recount")
+        until(lambda: changes(engine, tenant) > 0, what="it walks")
+        victim = await walker_of(local, job_id)
+        with frozen_between_chunks(engine, victim):
+            overtaken(engine, job_id, latest_epoch(engine, job_id))
+            moved = changes(engine, tenant)
+            until(lambda: changes(engine, tenant) > moved, what="the later attempt moves on")
+        assert (await finished(client, job_id)).changed == 10_000
     assert_owned(local, engine, job_id)
 
 

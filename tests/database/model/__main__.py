@@ -30,7 +30,7 @@ def main() -> int:
 def _explore(model: type[LeaseModel], first: int, steps: int) -> bool:
     began, number, holds = time.monotonic(), first, True
     try:
-        while model.steps.total() < steps:
+        while model.drawn() < steps:
             explore(model, number, EXAMPLES_OF_A_SEED)
             number += 1
     except Exception as error:
@@ -39,7 +39,11 @@ def _explore(model: type[LeaseModel], first: int, steps: int) -> bool:
     _say("steps:", *_table(model.steps), "", "states reached, and runs that ended early:", *_table(model.reached), "")
     seeds = f"seeds {first} to {number - 1 if holds else number}"
     verdict = "every invariant held" if holds else "VIOLATION, see above"
-    _say(f"{model.steps.total()} steps, {seeds}, {time.monotonic() - began:.0f} s: {verdict}", "")
+    ends = model.steps.total() - model.drawn()
+    _say(
+        f"{model.drawn()} steps and {ends} to end the examples, {seeds}, {time.monotonic() - began:.0f} s: {verdict}",
+        "",
+    )
     return holds
 
 

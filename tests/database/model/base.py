@@ -70,6 +70,7 @@ class ModelBase(RuleBasedStateMachine):
     @initialize(requests=st.lists(REQUESTS, min_size=1, max_size=2), small=SMALL)
     def begin(self, requests: list[dict[str, Any]], small: int) -> None:
         """A new world, in which perhaps jobs were opened already, as far as their resources are free."""
+        self._let_go()
         world.reset_world(self.observer)
         self.sound = True
         self.number = 0
@@ -83,6 +84,16 @@ class ModelBase(RuleBasedStateMachine):
         for number, request in enumerate(requests, 1):
             script = scripts.open_job(f"job-{number}", self._number(0), [request], small)
             self._begin("begin: open_job", script, None, lambda view: None)
+
+    @classmethod
+    def drawn(cls) -> int:
+        """How many steps were drawn, not counting those that bring an example to its end."""
+        return sum(times for name, times in cls.steps.items() if not name.startswith(("end", "begin")))
+
+    def _let_go(self) -> None:
+        for actor in self.actors:
+            if actor.run is not None:
+                actor.kill()
 
     def _read(self) -> Snapshot:
         with self.observer.connect() as connection:

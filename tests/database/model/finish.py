@@ -19,15 +19,16 @@ class Finish(ModelBase):
 
     def teardown(self) -> None:
         """Runs after every example, also after one that failed: then only the actors are let go."""
-        for actor in self.actors:
-            if actor.run is not None and not self.sound:
-                actor.kill()
-            elif actor.run is not None:
-                self._stopped(actor, actor.go_on(None))
-        if getattr(self, "sound", False) and self.after.jobs:
-            self._finish_all()
+        try:
+            if getattr(self, "sound", False):
+                self._finish_all()
+        finally:
+            self._let_go()
 
     def _finish_all(self) -> None:
+        for actor in self.actors:
+            if actor.run is not None:
+                self._stopped(actor, actor.go_on(None))
         for _ in range(MOST_ROUNDS):
             unfinished = [job for job in self._jobs() if not is_over(job) or self.after.owes(job["job_no"])]
             if not unfinished:
@@ -72,7 +73,10 @@ class Finish(ModelBase):
         scripts.time_passes(self.observer)
         claims: list[list[Claim]] = []
         self._begin("end: claim", scripts.claim(job_no, 100, 1000.0), None, claims.append)
-        self._run(scripts.settle_calls(job_no, claims[0], DeliveryState.DONE, 0.0))
+        if claims[0]:
+            self._run(scripts.settle_calls(job_no, claims[0], DeliveryState.DONE, 0.0))
+        if not self.after.owes(job_no):
+            return
         slices: list[list[OwedSlice]] = []
         self._begin("end: read_slices", scripts.read_slices(job_no), None, slices.append)
         for piece in slices[0]:

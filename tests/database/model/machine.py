@@ -201,7 +201,10 @@ class LeaseModel(Finish, ModelBase):
     @rule()
     def suspect(self) -> None:
         """The control loop reads which jobs are silent."""
-        self._begin("suspect", scripts.suspects, None, lambda found: self.suspects.extend(found[-3:]))
+        self._begin("suspect", scripts.suspects, None, self._suspected)
+
+    def _suspected(self, found: list[Suspect]) -> None:
+        self.suspects = [*self.suspects, *found][-6:]
 
     @precondition(lambda self: bool(self.suspects))
     @idle
@@ -225,6 +228,30 @@ class LeaseModel(Finish, ModelBase):
         walks = any(row["open"] for row in self.before.ranges_of(old))
         epochs = self.before.epochs(suspect.job_no)
         require(epochs == suspect.epochs or not walks, "settled a job that walked on", suspect, epochs)
+
+    @with_walkers
+    @idle
+    @rule(
+        pick=PICK, how=st.sampled_from(["look", "cancel", "settle"]), held_at=st.integers(0, 7), size=st.integers(1, 5)
+    )
+    def move_around_a_chunk(self, pick: int, how: str, held_at: int, size: int) -> None:
+        """A walker's chunk begins, and if it can commits, while somebody is in the middle of moving its job."""
+        walker = picked(self.walkers, pick)
+        job_no = walker.ref.job_no
+        idle_actors = [actor for actor in self.actors if actor.run is None]
+        if len(idle_actors) < 2:
+            return
+        if how == "cancel":
+            self._begin("stop", scripts.stop(job_no), None, lambda nothing: None)
+        script = scripts.look(job_no)
+        if how == "settle":
+            self._begin("suspect", scripts.suspects, None, self._suspected)
+            mine = [suspect for suspect in self.suspects if suspect.job_no == job_no]
+            script = scripts.settle(mine[-1], JobState.FAILED) if mine else script
+        self._begin(f"{how} around a chunk", script, held_at, lambda answer: None)
+        self._chunk(walker, size, True, None)
+        if idle_actors[0].run is not None:
+            self._stopped(idle_actors[0], idle_actors[0].go_on(None))
 
     @precondition(lambda self: scripts.RETRY is not None and bool(self.after.jobs))
     @idle

@@ -147,7 +147,7 @@ _set_wish = (
 )
 
 
-def _nothing(*_: object) -> None:
+def _nothing(*_: object, **__: object) -> None:
     """What should be done isn't."""
 
 

@@ -64,10 +64,10 @@ def finds(model: type[LeaseModel], mutant: Break, patch: pytest.MonkeyPatch) -> 
     number = 0
     with patch.context() as broken:
         mutant(broken)
-        while model.steps.total() < MOST_STEPS:
+        while model.drawn() < MOST_STEPS:
             number += 1
             try:
                 explore(model, number, EXAMPLES_OF_A_SEED, shrink=False)
             except Exception as error:
-                return model.steps.total(), f"{type(error).__name__}: {error}".splitlines()[0]
+                return model.drawn(), f"{type(error).__name__}: {error}".splitlines()[0]
     return None

@@ -32,6 +32,8 @@ from tests.database.model.world import CALLS, INDEX, REGISTRY
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MANY = 100
+# a freeze may be held for long, and nobody listens
+NO_HEARTBEAT = Timing(heartbeat_timeout=100_000.0)
 
 # Opens a job's next round for its failed and not started records: put the script's maker here when the product has it,
 # and the machine's rule `retry` comes to life. It gets the job's number and the id of the message.
@@ -94,7 +96,7 @@ def stop(job_no: int) -> Script:
 def freeze(job_no: int, round_no: int) -> Script:
     """The activity."""
     return lambda engine: ActivityEnvironment().run(
-        Freeze(engine, REGISTRY, Timing()).freeze, FreezeRequest(job_no, round_no)
+        Freeze(engine, REGISTRY, NO_HEARTBEAT).freeze, FreezeRequest(job_no, round_no)
     )
 
 
