@@ -50,7 +50,7 @@ class Segment:
         if standing.epoch > epoch:
             raise superseded(epoch, standing.epoch)
         plan, stored = self._plan(ref)
-        size = ChunkSize(self.timing.chunk_target, standing.chunk_size, deaths=standing.deaths)
+        size = ChunkSize(self.timing.chunk_target, standing.chunk_size)
         walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing)
         try:
             end = walk.run(until=time.monotonic() + request.seconds)
@@ -131,7 +131,11 @@ class Walk:
                 return SegmentEnd.CONTINUE
 
     def _chunk(self) -> None:
-        piece = slice_at(self.selection_no, self.standing.cursor, self.standing.hi, self.size.records)
+        size = self.size.after(self.standing.deaths)
+        piece = slice_at(self.selection_no, self.standing.cursor, self.standing.hi, size)
+        if self.standing.deaths > ranges.MOST_DEATHS:
+            self._fail(piece, "worker_died", f"{self.standing.deaths} workers died at this record")
+            return
         began = time.monotonic()
         try:
             with self._transaction() as connection:
@@ -147,17 +151,20 @@ class Walk:
         trouble = trouble_of(error)
         records = piece.hi - piece.lo
         if trouble is Trouble.RECORD and records == 1:
-            code, reason = reason_of(error)
-            with self._transaction() as connection:
-                (key,) = keys_of(connection, piece, self.plan.records.key_types)
-                passed = fail_chunk(connection, self.ref, self.epoch, piece, key, code, reason)
-            self._moved(passed is not None, piece)
+            self._fail(piece, *reason_of(error))
         elif trouble is Trouble.RECORD:
             self.size.halve(records)
         else:
             if trouble is Trouble.SLOW:
                 self.size.halve(records)
             raise error
+
+    def _fail(self, piece: Slice, code: str, reason: str) -> None:
+        """Report the one record of the slice, and step over it."""
+        with self._transaction() as connection:
+            (key,) = keys_of(connection, piece, self.plan.records.key_types)
+            passed = fail_chunk(connection, self.ref, self.epoch, piece, key, code, reason)
+        self._moved(passed is not None, piece)
 
     def _moved(self, passed: bool, piece: Slice) -> None:
         if passed:

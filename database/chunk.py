@@ -332,8 +332,11 @@ def _written(counts: CTE) -> CTE:
     return insert(chunk).from_select(columns, rows).returning(chunk.c.seq).cte(_p("written"))
 
 
+_SUSPECTS_PASSED = bindparam(_p("to_cursor"), type_=BigInteger) >= func.coalesce(range_.c.suspect_to, 0)
+
+
 def _moved(counts: CTE) -> CTE:
-    """Move cursor and counters; an epoch that got here has made progress, so its deaths are over."""
+    """Move cursor and counters; deaths are over where the records that they were about are passed."""
     return (
         update(range_)
         .where(
@@ -345,7 +348,7 @@ def _moved(counts: CTE) -> CTE:
         .values(
             cursor=bindparam(_p("to_cursor"), type_=BigInteger),
             next_seq=range_.c.next_seq + 1,
-            deaths=0,
+            deaths=case((_SUSPECTS_PASSED, 0), else_=range_.c.deaths),
             troubled_since=None,
             changed=range_.c.changed + counts.c.changed,
             skipped=range_.c.skipped + counts.c.skipped,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Select, and_, bindparam, case, false, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, false, func, or_, select, update
 
 from bulklane.database.chunk import RangeRef
 from bulklane.database.tables import range_
@@ -12,6 +12,22 @@ _ONE = and_(
     range_.c.round == bindparam("of_round"),
     range_.c.no == bindparam("of_no"),
 )
+MOST_DEATHS = 5
+LARGEST_CHUNK = 5000
+_SHRINK = 6
+
+
+def largest_after(deaths: int) -> int:
+    """How many records a chunk may take at a place where workers have died: one after five deaths."""
+    return max(1, LARGEST_CHUNK // int(_SHRINK**deaths))
+
+
+def largest_chunk(deaths: ColumnElement[int]) -> ColumnElement[int]:
+    """The same as an expression."""
+    known = {number: largest_after(number) for number in range(MOST_DEATHS)}
+    return case(known, value=deaths, else_=1)
+
+
 _ALL = and_(range_.c.job_no == bindparam("of_job"), range_.c.round == bindparam("of_round"))
 
 
@@ -25,6 +41,7 @@ class Standing:
     epoch: int
     open: bool
     deaths: int
+    suspect_to: int
     chunk_size: int
 
     @property
@@ -33,8 +50,8 @@ class Standing:
         return self.cursor >= self.hi
 
     def at(self, cursor: int) -> "Standing":
-        """The same range further on; its deaths are over."""
-        return replace(self, cursor=cursor, deaths=0)
+        """The same range further on; past the records that were suspected, its deaths are over."""
+        return replace(self, cursor=cursor, deaths=0 if cursor >= self.suspect_to else self.deaths)
 
 
 @dataclass(frozen=True)
@@ -52,8 +69,10 @@ class Counters:
         return self.changed + self.skipped + self.failed + self.not_found
 
 
-# an epoch that ended without progress and without saying so is a death of the chunk at its cursor
-_DIED = and_(range_.c.epoch > 0, ~range_.c.orderly, range_.c.epoch_cursor == range_.c.cursor)
+# An epoch that ended without progress and without saying so is a death of the chunk at its cursor. From then on, until
+# the records that it may have been about are passed, each disorderly end counts.
+_SUSPECTED = range_.c.cursor < func.coalesce(range_.c.suspect_to, 0)
+_DIED = and_(range_.c.epoch > 0, ~range_.c.orderly, or_(range_.c.epoch_cursor == range_.c.cursor, _SUSPECTED))
 _TAKE = (
     update(range_)
     .where(_ONE, range_.c.epoch < bindparam("mine"))
@@ -62,6 +81,10 @@ _TAKE = (
         epoch_cursor=range_.c.cursor,
         orderly=false(),
         deaths=case((_DIED, range_.c.deaths + 1), else_=range_.c.deaths),
+        suspect_to=case(
+            (_DIED, range_.c.cursor + largest_chunk(range_.c.deaths)),
+            else_=range_.c.suspect_to,
+        ),
     )
 )
 _LEAVE = (
@@ -74,6 +97,7 @@ _READ = select(
     range_.c.epoch,
     range_.c.open,
     range_.c.deaths,
+    func.coalesce(range_.c.suspect_to, 0).label("suspect_to"),
     range_.c.chunk_size,
 ).where(_ONE)
 _SHUT = update(range_).where(_ALL, range_.c.open).values(open=False)
@@ -103,7 +127,7 @@ def take(connection: Connection, ref: RangeRef, epoch: int) -> Standing:
 def read(connection: Connection, ref: RangeRef) -> Standing:
     """Where the range stands now."""
     row = connection.execute(_READ, _of(ref)).one()
-    return Standing(row.lo, row.hi, row.cursor, row.epoch, row.open, row.deaths, row.chunk_size)
+    return Standing(row.lo, row.hi, row.cursor, row.epoch, row.open, row.deaths, row.suspect_to, row.chunk_size)
 
 
 def leave(connection: Connection, ref: RangeRef, epoch: int, chunk_size: int) -> None:

@@ -220,6 +220,8 @@ range_ = Table(
     Column("epoch_cursor", BigInteger),
     Column("orderly", Boolean, nullable=False, server_default=text("true")),
     Column("deaths", Integer, nullable=False, server_default=text("0")),
+    # the record that kills its worker stands below this ordinal
+    Column("suspect_to", BigInteger),
     Column("chunk_size", Integer, nullable=False, server_default=text("1000")),
     Column("next_seq", Integer, nullable=False, server_default=text("1")),
     _at("troubled_since"),

@@ -37,10 +37,5 @@ def test_halving_goes_down_to_one_and_it_grows_back_by_twos() -> None:
 
 
 def test_after_five_deaths_the_record_stands_alone() -> None:
-    assert [ChunkSize(0.1, 5000, deaths=deaths).records for deaths in range(6)] == [5000, 833, 138, 23, 3, 1]
-
-
-def test_the_cap_of_a_death_ends_with_the_first_chunk_that_passes() -> None:
-    size = ChunkSize(0.1, 5000, deaths=5)
-    size.took(1, 0.01)
-    assert size.records > 1
+    size = ChunkSize(0.1, 5000)
+    assert [size.after(deaths) for deaths in range(7)] == [5000, 833, 138, 23, 3, 1, 1]

@@ -247,6 +247,7 @@ def upgrade() -> None:
         sa.Column("epoch_cursor", sa.BigInteger(), nullable=True),
         sa.Column("orderly", sa.Boolean(), server_default=sa.text("true"), nullable=False),
         sa.Column("deaths", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("suspect_to", sa.BigInteger(), nullable=True),
         sa.Column("chunk_size", sa.Integer(), server_default=sa.text("1000"), nullable=False),
         sa.Column("next_seq", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("troubled_since", sa.DateTime(timezone=True), nullable=True),
