@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from bulklane.contracts.effect import DeliveryState, idempotency_key
-from bulklane.database import effect
-from bulklane.database.effect import Claim, Settlement
+from bulklane.database import delivery as deliveries
+from bulklane.database.delivery import Claim, Settlement
 from bulklane.database.job import Job
 from bulklane.operations.channel import Channel
 from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, NoLookUp, Refused, Unknown
@@ -103,10 +103,10 @@ class CallDelivery:
 
     def _round(self, answered: list[Settlement], room: int) -> list[Claim]:
         with self._engine.begin() as connection:
-            effect.settle_deliveries(connection, self._job.job_no, answered)
+            deliveries.settle_deliveries(connection, self._job.job_no, answered)
             if room <= 0:
                 return []
-            return effect.claim(
+            return deliveries.claim(
                 connection,
                 self._job.job_no,
                 self._channel.name,

@@ -20,10 +20,11 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
 from bulklane.database import effect
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkPlan, RangeRef, Slice, apply_chunk, fail_chunk, keys_of, slice_at
+from bulklane.database.chunk import ChunkPlan, apply_chunk, fail_chunk, keys_of
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import get_job
-from bulklane.database.selection import StoredSelection
+from bulklane.database.range import RangeRef
+from bulklane.database.selection import Slice, StoredSelection, slice_at
 from bulklane.database.wish import note_heard, read_wish, set_wish
 from bulklane.operations.operation import Registry
 

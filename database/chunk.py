@@ -35,29 +35,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.key import KeyType
+from bulklane.database.range import RangeRef
 from bulklane.database.record import RecordSet, key_text, owned_by, same_key, unnested
-from bulklane.database.selection import BLOCK_SIZE
+from bulklane.database.selection import BLOCK_SIZE, Slice
 from bulklane.database.tables import KEY_TYPES, block, chunk, key_column, outcome, owed, range_
 
 NO_LONGER_MATCHES = "no longer matches"
-
-
-@dataclass(frozen=True)
-class RangeRef:
-    """One range of one round."""
-
-    job_no: int
-    round: int
-    range_no: int
-
-
-@dataclass(frozen=True)
-class Slice:
-    """The ordinals `lo` to `hi` (exclusive) of a frozen selection; all in one block."""
-
-    selection_no: int
-    lo: int
-    hi: int
 
 
 @dataclass(frozen=True)
@@ -104,11 +87,6 @@ def _p(name: str) -> str:
     SQLAlchemy would take such a parameter for a new value of each UPDATE, and PostgreSQL such a part for the table.
     """
     return f"_bulklane_{name}"
-
-
-def slice_at(selection_no: int, cursor: int, hi: int, size: int) -> Slice:
-    """The next slice at a cursor: at most `size` records, within the range and one block."""
-    return Slice(selection_no, cursor, min(hi, cursor + size, (cursor // BLOCK_SIZE + 1) * BLOCK_SIZE))
 
 
 def apply_chunk(connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: int, piece: Slice) -> ChunkResult | None:

@@ -1,33 +1,20 @@
-"""Owed effects and deliveries: what is still owed, claiming, settling.
+"""Owed effects: what is still owed, in which order, and those that are settled by the row of their chunk.
 
-A search effect is settled by the row of its chunk, since indexing again does no harm. A provider effect is a delivery
-per record, written as `sending` with a claim token before the call and settled by that token after it.
+A search effect has no delivery of its own, since indexing again does no harm; a provider effect is a delivery
+per record (`delivery.py`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-from uuid import UUID
 
 from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Boolean,
     Connection,
-    Double,
-    Integer,
-    Text,
-    Uuid,
     and_,
     bindparam,
-    case,
-    cast,
     func,
-    insert,
     literal,
     or_,
     select,
-    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -52,52 +39,26 @@ class OwedSlice:
     versions: list[int]
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One delivery that this sender may make now. `doubtful`: an earlier call under this key has no known outcome."""
-
-    effect: str
-    key: str
-    generation: int
-    token: UUID
-    attempts: int
-    doubtful: bool
-    first_sent_seconds: float
-    body: str
-
-
-@dataclass(frozen=True)
-class Settlement:
-    """What became of a claimed delivery. `due_seconds`: when it may be sent again, from now."""
-
-    effect: str
-    key: str
-    token: UUID
-    state: DeliveryState
-    code: str = ""
-    answer: str = ""
-    due_seconds: float = 0.0
-
-
-_OPEN_OWED = and_(owed.c.job_no == bindparam("of_job"), owed.c.taken_to < owed.c.size)
-_OPEN_DELIVERY = and_(delivery.c.job_no == bindparam("of_job"), delivery.c.state.in_(OPEN_STATES))
-_ON_CHANNEL = (owed.c.channel == bindparam("of_channel"), delivery.c.channel == bindparam("of_channel"))
+OPEN_OWED = and_(owed.c.job_no == bindparam("of_job"), owed.c.taken_to < owed.c.size)
+OPEN_DELIVERY = and_(delivery.c.job_no == bindparam("of_job"), delivery.c.state.in_(OPEN_STATES))
+OWED_ON_CHANNEL = owed.c.channel == bindparam("of_channel")
+DELIVERY_ON_CHANNEL = delivery.c.channel == bindparam("of_channel")
 
 _OWES = select(
     or_(
-        select(literal(1)).where(_OPEN_OWED).exists(),
-        select(literal(1)).where(_OPEN_DELIVERY).exists(),
+        select(literal(1)).where(OPEN_OWED).exists(),
+        select(literal(1)).where(OPEN_DELIVERY).exists(),
     )
 )
 _OWES_ON = select(
     or_(
-        select(literal(1)).where(_OPEN_OWED, _ON_CHANNEL[0]).exists(),
-        select(literal(1)).where(_OPEN_DELIVERY, _ON_CHANNEL[1]).exists(),
+        select(literal(1)).where(OPEN_OWED, OWED_ON_CHANNEL).exists(),
+        select(literal(1)).where(OPEN_DELIVERY, DELIVERY_ON_CHANNEL).exists(),
     )
 )
 _COUNT = select(
-    select(func.coalesce(func.sum(owed.c.size - owed.c.taken_to), 0)).where(_OPEN_OWED).scalar_subquery(),
-    select(func.count()).select_from(delivery).where(_OPEN_DELIVERY).scalar_subquery(),
+    select(func.coalesce(func.sum(owed.c.size - owed.c.taken_to), 0)).where(OPEN_OWED).scalar_subquery(),
+    select(func.count()).select_from(delivery).where(OPEN_DELIVERY).scalar_subquery(),
 )
 _UNSUCCESSFUL = select(
     select(literal(1))
@@ -162,7 +123,7 @@ _BLOCKED_BY = (
                 owed.c.job_no == _EARLIER.c.job_no,
                 owed.c.round == _EARLIER.c.round,
                 owed.c.taken_to < owed.c.size,
-                _ON_CHANNEL[0],
+                OWED_ON_CHANNEL,
             )
             .exists(),
             select(literal(1))
@@ -170,7 +131,7 @@ _BLOCKED_BY = (
                 delivery.c.job_no == _EARLIER.c.job_no,
                 delivery.c.turn == _EARLIER.c.turn,
                 delivery.c.state.in_(OPEN_STATES),
-                _ON_CHANNEL[1],
+                DELIVERY_ON_CHANNEL,
             )
             .exists(),
         )
@@ -198,7 +159,7 @@ _SLICES = (
         owed.c["keys"][owed.c.taken_to + 1 : owed.c.size].label("keys"),
         owed.c.versions[owed.c.taken_to + 1 : owed.c.size].label("versions"),
     )
-    .where(_OPEN_OWED, _ON_CHANNEL[0])
+    .where(OPEN_OWED, OWED_ON_CHANNEL)
     .order_by(owed.c.round, owed.c.range_no, owed.c.seq)
     .limit(bindparam("most"))
 )
@@ -265,236 +226,3 @@ def settle_slice(
         "to": piece.place + len(piece.keys),
     }
     connection.execute(_TAKEN, values)
-
-
-# --- effects with a delivery per record
-
-_CLAIM_SECONDS = bindparam("claim_seconds", type_=Double)
-_claim_end = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, _CLAIM_SECONDS)
-_TOKEN = bindparam("new_token", type_=Uuid)
-
-
-def _again() -> Any:
-    """Claim what was sent before and may be sent or looked up again: due, or its sender is gone."""
-    due = (
-        select(delivery.c.effect, delivery.c.key, delivery.c.state)
-        .where(
-            _OPEN_DELIVERY,
-            _ON_CHANNEL[1],
-            or_(
-                and_(delivery.c.state == _D.SENDING, delivery.c.claimed_until < func.clock_timestamp()),
-                and_(delivery.c.state.in_((_D.LATER, _D.UNKNOWN)), delivery.c.due <= func.clock_timestamp()),
-            ),
-        )
-        .order_by(delivery.c.due)
-        .limit(bindparam("most"))
-        .with_for_update(skip_locked=True)
-        .cte("due")
-        .prefix_with("MATERIALIZED")
-    )
-    claimed = (
-        update(delivery)
-        .where(delivery.c.job_no == bindparam("of_job"), delivery.c.effect == due.c.effect, delivery.c.key == due.c.key)
-        .values(state=_D.SENDING, token=_TOKEN, claimed_until=_claim_end, attempts=delivery.c.attempts + 1)
-        .returning(
-            delivery.c.effect,
-            delivery.c.key,
-            delivery.c.generation,
-            delivery.c.attempts,
-            delivery.c.round,
-            delivery.c.range_no,
-            delivery.c.seq,
-            delivery.c.place,
-            delivery.c.first_sent_at,
-            (due.c.state != _D.LATER).label("doubtful"),
-        )
-        .cte("claimed")
-    )
-    body = (
-        select(owed.c.bodies[claimed.c.place + 1])
-        .where(
-            owed.c.job_no == bindparam("of_job"),
-            owed.c.round == claimed.c.round,
-            owed.c.range_no == claimed.c.range_no,
-            owed.c.seq == claimed.c.seq,
-            owed.c.effect == claimed.c.effect,
-        )
-        .scalar_subquery()
-    )
-    sent = func.extract("epoch", func.clock_timestamp() - claimed.c.first_sent_at).cast(Double)
-    return select(
-        claimed.c.effect,
-        claimed.c.key,
-        claimed.c.generation,
-        claimed.c.attempts,
-        claimed.c.doubtful,
-        sent.label("first_sent_seconds"),
-        body.label("body"),
-    )
-
-
-def _first() -> Any:
-    """Claim what was never sent: the next records of one chunk's row."""
-    head = (
-        select(owed)
-        .where(_OPEN_OWED, _ON_CHANNEL[0])
-        .order_by(owed.c.round, owed.c.range_no, owed.c.seq)
-        .limit(1)
-        .with_for_update(skip_locked=True)
-        .cte("head")
-        .prefix_with("MATERIALIZED")
-    )
-    end = func.least(head.c.size, head.c.taken_to + bindparam("most", type_=Integer))
-    taken = (
-        update(owed)
-        .where(
-            owed.c.job_no == head.c.job_no,
-            owed.c.round == head.c.round,
-            owed.c.range_no == head.c.range_no,
-            owed.c.seq == head.c.seq,
-            owed.c.effect == head.c.effect,
-        )
-        .values(taken_to=end)
-        .returning(owed.c.taken_to)
-        .cte("taken")
-    )
-    place = func.generate_series(head.c.taken_to, end - 1).table_valued("place", name="places").render_derived()
-    rows = select(
-        head.c.job_no,
-        head.c.effect,
-        head.c["keys"][place.c.place + 1],
-        head.c.channel,
-        bindparam("of_turn", type_=BigInteger),
-        head.c.round,
-        head.c.range_no,
-        head.c.seq,
-        place.c.place,
-        literal(_D.SENDING, Text()),
-        _TOKEN,
-        _claim_end,
-        literal(1, Integer),
-        func.clock_timestamp(),
-    ).select_from(head.join(place, true()))
-    columns = [
-        "job_no", "effect", "key", "channel", "turn", "round", "range_no", "seq", "place",
-        "state", "token", "claimed_until", "attempts", "first_sent_at",
-    ]  # fmt: skip
-    written = (
-        insert(delivery)
-        .from_select(columns, rows)
-        .returning(delivery.c.effect, delivery.c.key, delivery.c.generation, delivery.c.place)
-        .cte("written")
-    )
-    return (
-        select(
-            written.c.effect,
-            written.c.key,
-            written.c.generation,
-            literal(1, Integer).label("attempts"),
-            literal(False, Boolean).label("doubtful"),
-            literal(0.0, Double).label("first_sent_seconds"),
-            head.c.bodies[written.c.place + 1].label("body"),
-        )
-        .select_from(written.join(head, true()))
-        .add_cte(taken)
-    )
-
-
-_AGAIN, _FIRST = _again(), _first()
-
-_arrays = (
-    func.unnest(
-        cast(bindparam("effects"), ARRAY(Text())),
-        cast(bindparam("keys"), ARRAY(Text())),
-        cast(bindparam("tokens"), ARRAY(Uuid())),
-        cast(bindparam("states"), ARRAY(Text())),
-        cast(bindparam("codes"), ARRAY(Text())),
-        cast(bindparam("answers"), ARRAY(Text())),
-        cast(bindparam("dues"), ARRAY(Double())),
-    )
-    .table_valued("effect", "key", "token", "state", "code", "answer", "due_seconds", name="settled")
-    .render_derived()
-)
-_SETTLE = (
-    update(delivery)
-    .where(
-        delivery.c.job_no == bindparam("of_job"),
-        delivery.c.effect == _arrays.c.effect,
-        delivery.c.key == _arrays.c.key,
-        # done always wins: the call has happened, whoever holds the claim now
-        or_(
-            and_(delivery.c.token == _arrays.c.token, delivery.c.state.in_(OPEN_STATES)),
-            and_(cast(_arrays.c.state, Text()) == _D.DONE, delivery.c.state != _D.DONE),
-        ),
-    )
-    .values(
-        state=_arrays.c.state,
-        code=_arrays.c.code,
-        answer=_arrays.c.answer,
-        doubt=delivery.c.doubt + case((cast(_arrays.c.state, Text()) == _D.UNDECIDED, 1), else_=0),
-        due=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, cast(_arrays.c.due_seconds, Double)),
-        claimed_until=None,
-        settled_at=func.clock_timestamp(),
-    )
-)
-
-
-def claim(
-    connection: Connection, job_no: int, channel: str, *, turn: int, most: int, token: UUID, claim_seconds: float
-) -> list[Claim]:
-    """Mark up to `most` deliveries as `sending` with the token, those already begun first; they may be made now."""
-    values = {"of_job": job_no, "of_channel": channel, "new_token": token, "claim_seconds": claim_seconds}
-    rows = list(connection.execute(_AGAIN, values | {"most": most}))
-    if len(rows) < most:
-        rows += connection.execute(_FIRST, values | {"most": most - len(rows), "of_turn": turn})
-    return [
-        Claim(
-            row.effect,
-            row.key,
-            row.generation,
-            token,
-            row.attempts,
-            row.doubtful,
-            row.first_sent_seconds or 0.0,
-            row.body,
-        )
-        for row in rows
-    ]
-
-
-def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence[Settlement]) -> None:
-    """Write what became of claimed deliveries; one that another has claimed since is left to it, unless done."""
-    if not settlements:
-        return
-    # a sender may have two answers for one delivery, which it lost and claimed again: the update would take either
-    done = {(one.effect, one.key) for one in settlements if one.state is _D.DONE}
-    settlements = [one for one in settlements if one.state is _D.DONE or (one.effect, one.key) not in done]
-    ordered = sorted(settlements, key=lambda one: (one.effect, one.key))
-    connection.execute(
-        _SETTLE,
-        {
-            "of_job": job_no,
-            "effects": [one.effect for one in ordered],
-            "keys": [one.key for one in ordered],
-            "tokens": [one.token for one in ordered],
-            "states": [str(one.state) for one in ordered],
-            "codes": [one.code for one in ordered],
-            "answers": [one.answer[:500] for one in ordered],
-            "dues": [one.due_seconds for one in ordered],
-        },
-    )
-
-
-_NEXT_DUE = select(
-    func.extract(
-        "epoch",
-        func.min(case((delivery.c.state == _D.SENDING, delivery.c.claimed_until), else_=delivery.c.due))
-        - func.clock_timestamp(),
-    ).cast(Double)
-).where(_OPEN_DELIVERY, _ON_CHANNEL[1])
-
-
-def next_due_seconds(connection: Connection, job_no: int, channel: str) -> float | None:
-    """In how many seconds the next open delivery becomes due; None where none is open."""
-    seconds = connection.execute(_NEXT_DUE, {"of_job": job_no, "of_channel": channel}).scalar_one()
-    return None if seconds is None else float(seconds)

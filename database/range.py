@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, false, func, or_, select, update
 
-from bulklane.database.chunk import RangeRef
 from bulklane.database.tables import range_
 
 _ONE = and_(
@@ -29,6 +28,15 @@ def largest_chunk(deaths: ColumnElement[int]) -> ColumnElement[int]:
 
 
 _ALL = and_(range_.c.job_no == bindparam("of_job"), range_.c.round == bindparam("of_round"))
+
+
+@dataclass(frozen=True)
+class RangeRef:
+    """One range of one round."""
+
+    job_no: int
+    round: int
+    range_no: int
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,15 @@ class StoredSelection:
     selected_at: datetime | None
 
 
+@dataclass(frozen=True)
+class Slice:
+    """The ordinals `lo` to `hi` (exclusive) of a frozen selection; all in one block."""
+
+    selection_no: int
+    lo: int
+    hi: int
+
+
 _INSERT = insert(selection).returning(selection.c.selection_no)
 _READ = select(selection).where(selection.c.selection_no == bindparam("selection_no"))
 _LOCK = _READ.with_for_update()
@@ -168,6 +177,11 @@ def keys_between(
         columns = [getattr(row, name)[max(0, low - first) : high - first] for name in names]
         keys.extend(zip(*columns, strict=True))
     return keys
+
+
+def slice_at(selection_no: int, cursor: int, hi: int, size: int) -> Slice:
+    """The next slice at a cursor: at most `size` records, within the range and one block."""
+    return Slice(selection_no, cursor, min(hi, cursor + size, (cursor // BLOCK_SIZE + 1) * BLOCK_SIZE))
 
 
 def cut_ranges(connection: Connection, *, job_no: int, round_no: int, total: int, parallelism: int) -> int:

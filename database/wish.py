@@ -68,15 +68,7 @@ def read_wish(connection: Connection, job_no: int) -> Wanted:
 
 def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
     """Apply a message to a locked job, once by its id; False where it was known, or can't change anything."""
-    values = {
-        "message_id": message.message_id,
-        "job_no": job.job_no,
-        "verb": message.verb,
-        "who": message.who,
-        "why": message.why,
-        "applied": False,
-    }
-    is_new = connection.execute(_RECEIVE, values).one_or_none() is not None
+    is_new = _is_new(connection, job, message, applied=False)
     if not is_new or job.over:
         return False
     if not set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why):
@@ -87,13 +79,17 @@ def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
 
 def note_message(connection: Connection, job: Job, message: VerbMessage) -> bool:
     """Write a message that isn't a wish as a row; False where its id was known."""
+    return _is_new(connection, job, message, applied=True)
+
+
+def _is_new(connection: Connection, job: Job, message: VerbMessage, *, applied: bool) -> bool:
     values = {
         "message_id": message.message_id,
         "job_no": job.job_no,
         "verb": message.verb,
         "who": message.who,
         "why": message.why,
-        "applied": True,
+        "applied": applied,
     }
     return connection.execute(_RECEIVE, values).one_or_none() is not None
 

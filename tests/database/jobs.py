@@ -16,8 +16,10 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
-from bulklane.database.chunk import ChunkResult, RangeRef, apply_chunk, slice_at
+from bulklane.database.chunk import ChunkResult, apply_chunk
 from bulklane.database.job import Job, get_job, stamp_run
+from bulklane.database.range import RangeRef
+from bulklane.database.selection import slice_at
 from bulklane.database.tables import metadata
 from bulklane.operations.operation import Operation, Records, Registry
 from bulklane.starter.accept import accept_request

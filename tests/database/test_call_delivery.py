@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from bulklane.activities.call_delivery import CallDelivery
 from bulklane.contracts.effect import idempotency_key
-from bulklane.database import effect
+from bulklane.database import delivery as deliveries
 from bulklane.database.job import Job
 from bulklane.operations.channel import Channel
 from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp, Refused, Unknown
@@ -58,7 +58,7 @@ def owing(engine: Engine, count: int = 1) -> Job:
 def in_doubt(engine: Engine, job: Job) -> None:
     """A sender has marked all as `sending` and died; its claim has run out."""
     with engine.begin() as connection:
-        claimed = effect.claim(
+        claimed = deliveries.claim(
             connection, job.job_no, "bookings", turn=job.turn, most=100, token=uuid4(), claim_seconds=-1
         )
     assert claimed

@@ -10,8 +10,10 @@ from sqlalchemy.exc import IntegrityError
 from bulklane.activities.plan import plan_chunks
 from bulklane.contracts.key import KeyType, format_key
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkResult, RangeRef, Slice, apply_chunk, fail_chunk, keys_of, slice_at
+from bulklane.database.chunk import ChunkResult, apply_chunk, fail_chunk, keys_of
 from bulklane.database.job import Job
+from bulklane.database.range import RangeRef
+from bulklane.database.selection import Slice, slice_at
 from tests.database.jobs import REGISTRY, Background, accepted, blocked_sessions, one_chunk, opened, rows, walk
 from tests.support.ledgers import FIRST, amounts, make_entries
 from tests.support.waiting import until

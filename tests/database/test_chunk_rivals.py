@@ -11,8 +11,10 @@ from sqlalchemy.exc import DBAPIError
 
 from bulklane.activities.plan import plan_chunks
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkPlan, RangeRef, apply_chunk, slice_at
+from bulklane.database.chunk import ChunkPlan, apply_chunk
 from bulklane.database.job import Job
+from bulklane.database.range import RangeRef
+from bulklane.database.selection import slice_at
 from bulklane.operations.operation import CallEffect
 from tests.database.jobs import (
     Background,

@@ -13,9 +13,10 @@ from bulklane.activities.segment import Segment
 from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentRequest
 from bulklane.database import range as ranges
-from bulklane.database.chunk import RangeRef, apply_chunk, slice_at
+from bulklane.database.chunk import apply_chunk
 from bulklane.database.job import Job
-from bulklane.database.range import largest_after
+from bulklane.database.range import RangeRef, largest_after
+from bulklane.database.selection import slice_at
 from tests.database.jobs import REGISTRY, accepted, opened, rows
 from tests.support.ledgers import amounts, make_entries
 

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from bulklane.contracts.effect import DeliveryState
+from bulklane.database import delivery as deliveries
 from bulklane.database import effect
-from bulklane.database.effect import Claim, Settlement
+from bulklane.database.delivery import Claim, Settlement
 from bulklane.database.job import Job
 from tests.database.jobs import Background, accepted, one_chunk, opened, rows, walk
 from tests.support.ledgers import make_entries
@@ -33,7 +34,7 @@ def claim(
     if isinstance(where, Engine):
         with where.begin() as connection:
             return claim(connection, job, most, seconds, channel)
-    return effect.claim(where, job.job_no, channel, turn=job.turn, most=most, token=uuid4(), claim_seconds=seconds)
+    return deliveries.claim(where, job.job_no, channel, turn=job.turn, most=most, token=uuid4(), claim_seconds=seconds)
 
 
 def claim_all(engine: Engine, job: Job, seconds: float = 60.0) -> list[Claim]:
@@ -57,7 +58,7 @@ def settle(
         settlements = [
             Settlement(one.effect, one.key, token or one.token, state, "code", "answer", due) for one, state in settled
         ]
-        effect.settle_deliveries(connection, job.job_no, settlements)
+        deliveries.settle_deliveries(connection, job.job_no, settlements)
 
 
 def expire(engine: Engine) -> None:
@@ -210,8 +211,8 @@ def test_what_is_to_be_sent_later_is_not_claimed_before_it_is_due(
     (again,) = claim(engine, job)
     assert (again.key, again.doubtful, again.attempts) == (due.key, doubtful, 2)
     with engine.connect() as connection:
-        seconds = effect.next_due_seconds(connection, job.job_no, "bookings")
-        assert effect.next_due_seconds(connection, job.job_no, "other") is None
+        seconds = deliveries.next_due_seconds(connection, job.job_no, "bookings")
+        assert deliveries.next_due_seconds(connection, job.job_no, "other") is None
     assert seconds is not None
     assert 50 < seconds <= 60  # the claim, before the one that waits for an hour
 
@@ -266,7 +267,7 @@ def test_a_long_answer_is_cut_and_nothing_to_settle_is_fine(engine: Engine) -> N
     job = walked(engine, 1)
     (one,) = claim(engine, job)
     with engine.begin() as connection:
-        effect.settle_deliveries(connection, job.job_no, [])
+        deliveries.settle_deliveries(connection, job.job_no, [])
         settlement = Settlement(one.effect, one.key, one.token, D.DONE, "200", "x" * 10_000)
-        effect.settle_deliveries(connection, job.job_no, [settlement])
+        deliveries.settle_deliveries(connection, job.job_no, [settlement])
     assert rows(engine, "SELECT code, length(answer), claimed_until FROM bulklane.delivery") == [("200", 500, None)]

@@ -9,13 +9,16 @@ from sqlalchemy import Engine, text
 from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.job import JobState, Wish
 from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.database import delivery as deliveries
 from bulklane.database import effect
 from bulklane.database import range as ranges
 from bulklane.database.accept import Conflict
-from bulklane.database.chunk import RangeRef, fail_chunk, keys_of, slice_at
-from bulklane.database.effect import Settlement
+from bulklane.database.chunk import fail_chunk, keys_of
+from bulklane.database.delivery import Settlement
 from bulklane.database.job import Job
+from bulklane.database.range import RangeRef
 from bulklane.database.retry import Retried
+from bulklane.database.selection import slice_at
 from bulklane.database.wish import set_wish
 from bulklane.starter.accept import retry_job
 from tests.database.jobs import accepted, look, opened, rows, stands, walk
@@ -46,14 +49,14 @@ def deliver_all(engine: Engine, job: Job, refused: int = 0) -> None:
     """Every delivery is done, but for the first ones, which are refused."""
     while True:
         with engine.begin() as connection:
-            claims = effect.claim(
+            claims = deliveries.claim(
                 connection, job.job_no, "bookings", turn=job.turn, most=100, token=uuid4(), claim_seconds=60
             )
             if not claims:
                 return
             states = [D.REFUSED if n < refused else D.DONE for n in range(len(claims))]
             refused = max(0, refused - len(claims))
-            effect.settle_deliveries(
+            deliveries.settle_deliveries(
                 connection,
                 job.job_no,
                 [

@@ -10,8 +10,8 @@ from bulklane.contracts.message import Verb
 from bulklane.database import control
 from bulklane.database import range as ranges
 from bulklane.database.advance import JobMovedOn, settle
-from bulklane.database.chunk import RangeRef
 from bulklane.database.job import Job
+from bulklane.database.range import RangeRef
 from tests.database.jobs import (
     Background,
     accepted,

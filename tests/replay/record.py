@@ -19,6 +19,8 @@ from tests.workflow.conftest import dev_server
 from tests.workflow.fake_job import FakeJob
 from tests.workflow.serving import Handle, logged, reset_to_first_task, result, running, serving
 
+# stack traces name files: not where this checkout stands
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "histories"
 HELD = DeliverAnswer(DeliverEnd.HELD, 0, "alarm", 3600.0)
 
@@ -180,7 +182,7 @@ async def record(names: list[str]) -> None:
             async for handle in SCENARIOS[name](client):
                 number += 1
                 history = await handle.fetch_history()
-                (FOLDER / f"{name}_{number}.json").write_text(history.to_json() + "\n")
+                (FOLDER / f"{name}_{number}.json").write_text(history.to_json().replace(f"{ROOT}/", "") + "\n")
                 sys.stdout.write(f"{name}_{number}: {len(history.events)} events\n")
 
 

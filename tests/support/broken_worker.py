@@ -18,9 +18,7 @@ class BrokenJob:
     @workflow.run
     async def run(self, *arguments: Any) -> None:
         """Open, and break."""
-        await workflow.execute_activity(
-            "open_job", [list(arguments)], result_type=JobView, **control_options("control")
-        )
+        await workflow.execute_activity("open_job", list(arguments), result_type=JobView, **control_options("control"))
         if workflow.info().workflow_id.startswith("fails"):
             raise ApplicationError("a bug", non_retryable=True)
         raise RuntimeError("a bug")

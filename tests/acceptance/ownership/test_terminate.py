@@ -1,5 +1,8 @@
 """A workflow that ends without its job: terminated, out of time, failed by a bug."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -81,13 +84,7 @@ async def test_a_workflow_out_of_time(local: LocalStack, client: Client, engine:
 async def test_a_workflow_broken_by_a_deploy(local: LocalStack, client: Client, engine: Engine, how: str) -> None:
     """The control worker's BulkJob has a bug after it opened the job; the control loop is the same."""
     tenant = make_items(engine, how, 1_000)
-    with without_workers(local, "control"):
-        local.stack.start_worker(
-            "broken",
-            [local.stack.workers["small"].command[0], "-m", "tests.support.broken_worker"],
-            local.stack.workers["small"].environment | {"BULKLANE_PROCESS_NAME": "broken"},
-        )
-        local.wait_until_serving(["broken"])
+    with without_workers(local, "control"), broken_control_worker(local):
         job_id = await count_up(client, tenant, job_id=f"{how}-{tenant}", selection={"ids": [*items_of(tenant)]})
         await in_state(client, job_id, "walking", "failed")
         if how == "hangs":
@@ -95,6 +92,17 @@ async def test_a_workflow_broken_by_a_deploy(local: LocalStack, client: Client, 
             await in_state(client, job_id, "cancelled", seconds=5)
         status = await in_state(client, job_id, "failed", "cancelled", seconds=FREE_WITHIN)
         assert holder(engine, tenant) is None
-        local.stack.stop_worker("broken")
     assert (status.changed, status.owed) == (0, 0)
     assert_owned(local, engine, job_id)
+
+
+@contextmanager
+def broken_control_worker(local: LocalStack) -> Iterator[None]:
+    """A control worker of a bad deploy."""
+    environment = local.stack.workers["small"].environment | {"BULKLANE_PROCESS_NAME": "broken"}
+    local.stack.start_worker("broken", [sys.executable, "-m", "tests.support.broken_worker"], environment)
+    try:
+        local.wait_until_serving(["broken"])
+        yield
+    finally:
+        local.stack.stop_worker("broken")

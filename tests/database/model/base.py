@@ -12,7 +12,8 @@ from temporalio.exceptions import ApplicationError
 from bulklane.contracts.message import Verb
 from bulklane.database.accept import Conflict, JobIdReused, LeaseMissed
 from bulklane.database.control import Suspect
-from bulklane.database.effect import Claim, OwedSlice
+from bulklane.database.delivery import Claim
+from bulklane.database.effect import OwedSlice
 from tests.database.model import scripts, world
 from tests.database.model.actor import Actor, Killed, Run, Script, WouldWait
 from tests.database.model.invariants import JOB_INVARIANTS
@@ -84,6 +85,17 @@ class ModelBase(RuleBasedStateMachine):
         for number, request in enumerate(requests, 1):
             script = scripts.open_job(f"job-{number}", self._number(0), [request], small)
             self._begin("begin: open_job", script, None, lambda view: None)
+
+    def _two_are_idle(self) -> bool:
+        return sum(actor.run is None for actor in self.actors) > 1
+
+    def _around(self, name: str, script: Script, events: int, meanwhile: Callable[[], None]) -> None:
+        """Something else, while a script is held."""
+        actor = next(actor for actor in self.actors if actor.run is None)
+        self._begin(name, script, events, lambda answer: None)
+        meanwhile()
+        if actor.run is not None:
+            self._stopped(actor, actor.go_on(None))
 
     @classmethod
     def drawn(cls) -> int:

@@ -2,8 +2,9 @@
 
 from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.message import Verb
-from bulklane.database.chunk import RangeRef
-from bulklane.database.effect import Claim, OwedSlice
+from bulklane.database.delivery import Claim
+from bulklane.database.effect import OwedSlice
+from bulklane.database.range import RangeRef
 from tests.database.model import scripts
 from tests.database.model.actor import Script
 from tests.database.model.base import ModelBase

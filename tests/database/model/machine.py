@@ -8,9 +8,10 @@ from hypothesis.stateful import precondition, rule
 from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.job import JobState
 from bulklane.contracts.message import Verb
-from bulklane.database.chunk import RangeRef
 from bulklane.database.control import Suspect
-from bulklane.database.effect import Claim, OwedSlice
+from bulklane.database.delivery import Claim
+from bulklane.database.effect import OwedSlice
+from bulklane.database.range import RangeRef
 from tests.database.model import scripts, world
 from tests.database.model.base import (
     EVENTS,
@@ -31,6 +32,7 @@ from tests.database.model.invariants import require
 from tests.database.model.scripts import Walker
 
 SLOTS = st.sampled_from(["job-1", "job-2", "job-3", "job-4"])
+SIZE = st.integers(1, 8)
 # 0: scheduled now; more: one that was scheduled before and arrives late
 AGE = st.sampled_from([0, 0, 0, 1, 2, 5])
 TENANT = st.sampled_from(sorted(world.TENANTS))
@@ -126,7 +128,7 @@ class LeaseModel(Finish, ModelBase):
 
     @with_walkers
     @idle
-    @rule(pick=PICK, size=st.integers(1, 8), learns=st.booleans(), events=EVENTS)
+    @rule(pick=PICK, size=SIZE, learns=st.booleans(), events=EVENTS)
     def walk_chunk(self, pick: int, size: int, learns: bool, events: int | None) -> None:
         """A walker's next chunk; where the answer is lost, it goes on from where it believes to be."""
         self._chunk(picked(self.walkers, pick), size, learns, events)
@@ -231,27 +233,41 @@ class LeaseModel(Finish, ModelBase):
 
     @with_walkers
     @idle
-    @rule(
-        pick=PICK, how=st.sampled_from(["look", "cancel", "settle"]), held_at=st.integers(0, 7), size=st.integers(1, 5)
-    )
-    def move_around_a_chunk(self, pick: int, how: str, held_at: int, size: int) -> None:
-        """A walker's chunk begins, and if it can commits, while somebody is in the middle of moving its job."""
-        walker = picked(self.walkers, pick)
-        job_no = walker.ref.job_no
-        idle_actors = [actor for actor in self.actors if actor.run is None]
-        if len(idle_actors) < 2:
+    @rule(pick=PICK, how=st.sampled_from(["look", "cancel", "settle"]), events=st.integers(0, 7), size=SIZE)
+    def move_around_a_chunk(self, pick: int, how: str, events: int, size: int) -> None:
+        """While somebody is in the middle of moving a job, its walker commits, if it can."""
+        able = [walker for walker in self.walkers if self._may_walk(walker)]
+        if not able or not self._two_are_idle():
             return
+        walker = picked(able, pick)
+        job_no = walker.ref.job_no
+        script = scripts.look(job_no)
         if how == "cancel":
             self._begin("stop", scripts.stop(job_no), None, lambda nothing: None)
-        script = scripts.look(job_no)
         if how == "settle":
             self._begin("suspect", scripts.suspects, None, self._suspected)
             mine = [suspect for suspect in self.suspects if suspect.job_no == job_no]
             script = scripts.settle(mine[-1], JobState.FAILED) if mine else script
-        self._begin(f"{how} around a chunk", script, held_at, lambda answer: None)
-        self._chunk(walker, size, True, None)
-        if idle_actors[0].run is not None:
-            self._stopped(idle_actors[0], idle_actors[0].go_on(None))
+        self._around(f"{how} around a chunk", script, events, lambda: self._chunk(walker, size, True, None))
+
+    def _may_walk(self, walker: Walker) -> bool:
+        row = self.after.ranges[walker.ref.job_no, walker.ref.round, walker.ref.range_no]
+        mine = (row["epoch"], row["cursor"]) == (walker.epoch, walker.standing.cursor)
+        return bool(mine and row["open"] and not walker.standing.done)
+
+    @with_freezing
+    @idle
+    @rule(pick=PICK, events=st.integers(0, 9))
+    def freeze_around_an_end(self, pick: int, events: int) -> None:
+        """While a selection is expanded, its job is stopped and ends, if it can."""
+        job = picked(self._freezing(), pick)
+
+        def end() -> None:
+            for script in (scripts.stop(job["job_no"]), scripts.look(job["job_no"])):
+                self._begin("stop and look", script, None, lambda nothing: None)
+
+        if self._two_are_idle():
+            self._around("freeze around an end", scripts.freeze(job["job_no"], job["round"]), events, end)
 
     @precondition(lambda self: scripts.RETRY is not None and bool(self.after.jobs))
     @idle

@@ -14,8 +14,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from bulklane.activities import freeze
 from bulklane.contracts.job import JobState
 from bulklane.database import advance, chunk, effect, job, lease, wish
+from bulklane.database import delivery as deliveries
 from bulklane.database import range as ranges
-from bulklane.database.effect import Claim
+from bulklane.database.delivery import Claim
 from bulklane.database.tables import job as job_table
 from bulklane.database.tables import range_, wish_message
 from bulklane.database.tables import wish as wish_table
@@ -114,18 +115,18 @@ def _lease_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_is_doubtful(patch: pytest.MonkeyPatch) -> None:
-    claim = effect.claim
+    claim = deliveries.claim
 
     def sure(connection: Connection, job_no: int, channel: str, **options: Any) -> list[Claim]:
         return [replace(one, doubtful=False) for one in claim(connection, job_no, channel, **options)]
 
-    patch.setattr(effect, "claim", sure)
+    patch.setattr(deliveries, "claim", sure)
 
 
 def _any_answer_settles(patch: pytest.MonkeyPatch) -> None:
-    statement: Any = effect._SETTLE._clone()
-    statement._where_criteria = effect._SETTLE._where_criteria[:-1]
-    patch.setattr(effect, "_SETTLE", statement)
+    statement: Any = deliveries._SETTLE._clone()
+    statement._where_criteria = deliveries._SETTLE._where_criteria[:-1]
+    patch.setattr(deliveries, "_SETTLE", statement)
 
 
 _stamp = (

@@ -20,12 +20,15 @@ from bulklane.contracts.walk import FreezeRequest
 from bulklane.database import advance as advancing
 from bulklane.database import chunk as chunks
 from bulklane.database import control, effect, wish
+from bulklane.database import delivery as deliveries
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkPlan, ChunkResult, RangeRef
+from bulklane.database.chunk import ChunkPlan, ChunkResult
 from bulklane.database.control import Suspect
-from bulklane.database.effect import Claim, OwedSlice, Settlement
+from bulklane.database.delivery import Claim, Settlement
+from bulklane.database.effect import OwedSlice
 from bulklane.database.job import get_job
-from bulklane.database.range import Standing
+from bulklane.database.range import RangeRef, Standing
+from bulklane.database.selection import slice_at
 from bulklane.starter.accept import accept_request
 from tests.database.model.actor import Script
 from tests.database.model.world import CALLS, INDEX, REGISTRY
@@ -116,7 +119,7 @@ def take(ref: RangeRef, epoch: int) -> Script:
 def walk_chunk(walker: Walker, size: int) -> Script:
     """The next chunk from where the walker believes that the range stands."""
     at = walker.standing
-    piece = chunks.slice_at(walker.selection_no, at.cursor, at.hi, size)
+    piece = slice_at(walker.selection_no, at.cursor, at.hi, size)
 
     def script(engine: Engine) -> ChunkResult | None:
         with engine.begin() as connection:
@@ -128,7 +131,7 @@ def walk_chunk(walker: Walker, size: int) -> Script:
 def fail_record(walker: Walker) -> Script:
     """The record at the walker's cursor is reported as failed."""
     at = walker.standing
-    piece = chunks.slice_at(walker.selection_no, at.cursor, at.hi, 1)
+    piece = slice_at(walker.selection_no, at.cursor, at.hi, 1)
 
     def script(engine: Engine) -> ChunkResult | None:
         with engine.begin() as connection:
@@ -193,7 +196,7 @@ def claim(job_no: int, most: int, claim_seconds: float) -> Script:
         with engine.begin() as connection:
             turn = get_job(connection, job_no).turn
             token = uuid4()
-            return effect.claim(
+            return deliveries.claim(
                 connection, job_no, CALLS, turn=turn, most=most, token=token, claim_seconds=claim_seconds
             )
 
@@ -206,7 +209,7 @@ def settle_calls(job_no: int, claims: Sequence[Claim], state: DeliveryState, due
 
     def script(engine: Engine) -> None:
         with engine.begin() as connection:
-            effect.settle_deliveries(connection, job_no, settlements)
+            deliveries.settle_deliveries(connection, job_no, settlements)
 
     return script
 
