@@ -20,7 +20,8 @@ up: $(INSTALLED)  ## The local stack with the flights example, until Ctrl-C
 	$(BIN)/bulklane up
 
 test: check  ## All checks and tests; the slow ones run with the cases
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal --ignore tests/acceptance
+	$(PYTEST) -m "not slow" tests/acceptance
 
 lease-model: $(INSTALLED)  ## The lease as a state machine against PostgreSQL, 20,000 steps
 	$(BIN)/python -m tests.database.model --steps 20000

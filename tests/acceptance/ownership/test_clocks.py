@@ -1,15 +1,18 @@
 """Clocks that are wrong: of workers, of the control loop, of a client."""
 
 import asyncio
+import json
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from bulklane import Client
+from bulklane.stack.processes import ChildProcess
 from bulklane.starter.local import LocalStack
 from tests.acceptance.ownership.conftest import TIMES
 from tests.support.counting import make_items
@@ -34,6 +37,8 @@ async def test_ten_minutes_apart(local: LocalStack, client: Client, engine: Engi
         swapped(local, "control", environment=slow),
         held_items(engine, tenant, 0.5) as release,
     ):
+        assert 540 < seconds_off(local.stack.workers["other-bulk-1"]) < 660
+        assert -660 < seconds_off(local.stack.workers["other-control"]) < -540
         job_id = await count_up(client, tenant)
         inside_a_chunk(local, engine)
         since = scalar(engine, _LEASE_SINCE, j=job_id)
@@ -47,6 +52,12 @@ async def test_ten_minutes_apart(local: LocalStack, client: Client, engine: Engi
         assert (await finished(client, job_id)).changed == 1_000
         assert_owned(local, engine, job_id)
         await terminated_and_free(local, client, engine)
+
+
+def seconds_off(worker: ChildProcess) -> float:
+    """How far the clock is off by which the worker has said that it serves."""
+    said = next(line for line in worker.tail_of_log(50_000).splitlines() if '"event": "serving"' in line)
+    return (datetime.fromisoformat(json.loads(said)["timestamp"]) - datetime.now(UTC)).total_seconds()
 
 
 async def submitted_by_another_clock(tenant: str, clock: dict[str, str]) -> str:

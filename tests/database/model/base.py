@@ -72,6 +72,7 @@ class ModelBase(RuleBasedStateMachine):
     def begin(self, requests: list[dict[str, Any]], small: int) -> None:
         """A new world, in which perhaps jobs were opened already, as far as their resources are free."""
         self._let_go()
+        self.__dict__.pop("after", None)
         world.reset_world(self.observer)
         self.sound = True
         self.number = 0
@@ -85,6 +86,9 @@ class ModelBase(RuleBasedStateMachine):
         for number, request in enumerate(requests, 1):
             script = scripts.open_job(f"job-{number}", self._number(0), [request], small)
             self._begin("begin: open_job", script, None, lambda view: None)
+
+    def _retryable(self) -> list[Row]:
+        return [job for job in self._jobs() if job["state"] in ("completed_with_failures", "failed")]
 
     def _two_are_idle(self) -> bool:
         return sum(actor.run is None for actor in self.actors) > 1
@@ -109,7 +113,7 @@ class ModelBase(RuleBasedStateMachine):
 
     def _read(self) -> Snapshot:
         with self.observer.connect() as connection:
-            return read_snapshot(connection)
+            return read_snapshot(connection, getattr(self, "after", None))
 
     def _begin(self, name: str, script: Script, events: int | None, ended: Callable[[Any], None]) -> None:
         actor = next(actor for actor in self.actors if actor.run is None)

@@ -11,6 +11,7 @@ from tests.database.model.world import resources
 
 COUNTERS = ("changed", "skipped", "failed", "not_found")
 FINAL_WISHES = ("cancel", "stop")
+REOPENABLE = ("completed_with_failures", "failed")
 
 
 class Violation(AssertionError):
@@ -24,13 +25,11 @@ def require(holds: bool, what: str, *details: object) -> None:
 
 
 def must_hold(job: Row) -> bool:
-    """Whether the job's records may still be changed, or its operation keeps its lease for its effects."""
-    return not is_over(job) and (job["released_at"] is None or (job["hold_lease"] and job["state"] != "cancelling"))
+    """Whether the job's records may still be changed, or its operation keeps its lease for its effects.
 
-
-def may_hold(job: Row) -> bool:
-    """Whether the job may still own its resources: called off after its release, one that keeps its lease may."""
-    return not is_over(job) and (job["released_at"] is None or job["hold_lease"])
+    A retry that finds no records, only deliveries, needs no lease.
+    """
+    return not is_over(job) and not job["owns_nothing"] and (job["released_at"] is None or job["hold_lease"])
 
 
 def _resources(job: Row) -> set[str]:
@@ -46,19 +45,26 @@ def one_owner(before: Snapshot, after: Snapshot) -> None:
         held = {name for name, row in after.leases.items() if row["job_no"] == job["job_no"]}
         if must_hold(job):
             require(held == _resources(job), "a job lost its lease", job["job_id"], job["state"], held)
-        elif not may_hold(job):
+        else:
             require(not held, "a job that is done with its records owns them", job["job_id"], job["state"], held)
-    unknown = [row for row in after.leases.values() if row["job_no"] not in after.jobs]
-    require(not unknown, "a lease without a job", unknown)
+    rounds = {(job_no, job["round"]) for job_no, job in after.jobs.items()}
+    unknown = [row for row in after.leases.values() if (row["job_no"], row["round"]) not in rounds]
+    require(not unknown, "a lease without a job, or of an old round", unknown)
 
 
 def states_follow(before: Snapshot, after: Snapshot) -> None:
     """A state is reached by the arrows, a terminal one stays (until a retry), stamps and rounds only grow."""
     for job_no, old in before.jobs.items():
         new = after.jobs[job_no]
+        if new["round"] != old["round"]:
+            reopened = (old["state"] in REOPENABLE, new["state"], new["round"]) == (True, "accepted", old["round"] + 1)
+            require(
+                reopened and not before.owes(job_no), "a round opened at the wrong time", old["job_id"], old["state"]
+            )
+            continue
         reached = JobState(new["state"]) in _reachable(JobState(old["state"]))
         require(reached, "an arrow that isn't there", old["job_id"], old["state"], new["state"])
-        if is_over(old) and old["round"] == new["round"]:
+        if is_over(old):
             same = all(old[name] == new[name] for name in ("state", "reason", "over_at", "released_at", *COUNTERS))
             require(same, "a terminal state changed", old["job_id"], old["state"], new["state"])
         for name in ("run_scheduled", "opened_round", "round"):
@@ -80,6 +86,9 @@ def _reachable(state: JobState) -> set[JobState]:
 
 def an_end_is_true(before: Snapshot, after: Snapshot) -> None:
     """Over or released: ranges shut, every selected record accounted for. Completed: nothing owed."""
+    for key, row in after.ranges.items():
+        stale = row["open"] and row["round"] < after.jobs[key[0]]["round"]
+        require(not stale, "a range of an old round is open", key)
     for job_no, job in after.jobs.items():
         if job["released_at"] is None:
             require(not is_over(job), "over, but not released", job["job_id"], job["state"])
@@ -87,9 +96,9 @@ def an_end_is_true(before: Snapshot, after: Snapshot) -> None:
         ranges = after.ranges_of(job)
         require(not any(row["open"] for row in ranges), "released with an open range", job["job_id"])
         for name in COUNTERS:
-            counted = sum(row[name] for row in ranges)
+            counted = after.counted(job, name)
             require(job[name] == counted, f"released with another count of {name}", job["job_id"], job[name], counted)
-        total = after.selections[job["selection_no"]]["total"] or 0
+        total = job["total"] or 0
         processed = sum(job[name] for name in COUNTERS)
         require(processed + job["not_started"] == total, "records are missing", job["job_id"], processed, total)
         was_over = job_no in before.jobs and is_over(before.jobs[job_no])
@@ -123,7 +132,8 @@ def wishes_apply_once(before: Snapshot, after: Snapshot) -> None:
         if old["wished_at"] == new["wished_at"]:
             require(old["wish"] == new["wish"], "a wish changed in silence", job_no)
             continue
-        require(old["wish"] not in FINAL_WISHES, "a final wish changed", job_no, old["wish"], new["wish"])
+        reopened = before.jobs[job_no]["round"] < after.jobs[job_no]["round"]
+        require(reopened or old["wish"] not in FINAL_WISHES, "a final wish changed", job_no, old["wish"], new["wish"])
         fresh = (job_no, new["why"]) in after.messages.keys() - before.messages.keys()
         require(fresh or new["wish"] == "stop", "a message was applied again", job_no, new["why"])
     lost = before.messages.keys() - after.messages.keys()

@@ -21,6 +21,7 @@ def chunks_pass_the_gate(before: Snapshot, after: Snapshot) -> None:
         require(chunk["lo"] == old["cursor"], "a chunk that isn't at the cursor", key, chunk["lo"], old["cursor"])
         free = job["released_at"] is None and job["state"] in CHANGING
         require(free, "a chunk of a job that doesn't walk", key, job["state"])
+        require(chunk["round"] == job["round"], "a chunk of an old round", key, job["round"])
 
 
 def ranges_only_go_on(before: Snapshot, after: Snapshot) -> None:
@@ -56,17 +57,19 @@ def audit_is_exact(before: Snapshot, after: Snapshot) -> None:
     strange = after.audited.keys() - by_transaction.keys()
     require(not strange, "records were changed outside a chunk", strange)
     require(len(by_transaction) == len(after.chunks), "two chunks in one transaction")
-    changes: Counter[tuple[int, int, tuple[str, int]]] = Counter()
+    changes: Counter[tuple[int, tuple[str, int]]] = Counter()
     for transaction, chunk in by_transaction.items():
         records = after.audited.get(transaction, [])
         require(len(records) == chunk["changed"], "the ledger counts other changes than the audit", chunk, records)
         job = after.jobs[chunk["job_no"]]
-        keys = after.keys[job["selection_no"]][chunk["lo"] : chunk["hi"]]
+        keys = after.keys[after.selection_of[chunk["job_no"], chunk["round"]]][chunk["lo"] : chunk["hi"]]
         mine = {(job["tenant"], key) for key in keys}
         require(mine.issuperset(records), "a record outside the chunk's slice changed", chunk, records)
-        changes.update((chunk["job_no"], chunk["round"], record) for record in records)
+        changes.update((chunk["job_no"], record) for record in records)
     doubled = [change for change, times in changes.items() if times > 1]
-    require(not doubled, "a record changed twice in a round", doubled)
+    require(not doubled, "a job changed a record twice", doubled)
+    failed = {(row["job_no"], (after.jobs[row["job_no"]]["tenant"], int(row["key"]))) for row in after.outcomes}
+    require(not failed & changes.keys(), "a record is changed and an exception", failed & changes.keys())
 
 
 def rows_are_exact(before: Snapshot, after: Snapshot) -> None:
@@ -77,12 +80,12 @@ def rows_are_exact(before: Snapshot, after: Snapshot) -> None:
 
 
 def exceptions_are_exact(before: Snapshot, after: Snapshot) -> None:
-    """As many exceptions of each kind are stored as counted. (The latest round's; earlier ones are written over.)"""
-    stored = Counter((row["job_no"], row["round"], row["kind"]) for row in after.outcomes)
+    """As many exceptions of each kind are stored as counted; of failures those of the present round."""
     for job in after.jobs.values():
         for kind in ("skipped", "failed", "not_found"):
-            counted = sum(row[kind] for row in after.ranges_of(job))
-            found = stored[job["job_no"], job["round"], kind]
+            mine = [row for row in after.outcomes if (row["job_no"], row["kind"]) == (job["job_no"], kind)]
+            found = sum(kind != "failed" or row["round"] == job["round"] for row in mine)
+            counted = after.counted(job, kind)
             require(found == counted, f"exceptions {kind}", job["job_id"], found, counted)
 
 
@@ -108,10 +111,10 @@ def deliveries_are_owed(before: Snapshot, after: Snapshot) -> None:
         taken[debt] += 1
         owed = after.owed[debt]
         require(owed["keys"][row["place"]] == row["key"], "a delivery of another record", key)
-        require(row["turn"] == after.jobs[row["job_no"]]["turn"], "a delivery of another turn", key)
+        require(row["turn"] <= after.jobs[row["job_no"]]["turn"], "a delivery of a turn to come", key)
         old = before.deliveries.get(key)
         if old is not None:
-            _follows(old, row)
+            _follows(old, row, retried=before.jobs[key[0]]["round"] < after.jobs[key[0]]["round"])
     for debt, row in after.owed.items():
         if row["channel"] == CALLS:
             require(taken[debt] == row["taken_to"], "taken, but no delivery", debt, taken[debt], row["taken_to"])
@@ -121,8 +124,11 @@ def deliveries_are_owed(before: Snapshot, after: Snapshot) -> None:
     require(not lost, "a delivery is forgotten", lost)
 
 
-def _follows(old: Row, new: Row) -> None:
+def _follows(old: Row, new: Row, *, retried: bool) -> None:
     key = (new["job_no"], new["effect"], new["key"])
+    if retried and old["state"] == "refused" and new["state"] == "later":
+        require(new["generation"] == old["generation"] + 1, "a new sending under the old key", key)
+        return
     if old["state"] in FINAL_DELIVERIES:
         allowed = new["state"] in (old["state"], "done")
         require(allowed, "a final delivery changed", key, old["state"], new["state"])

@@ -269,15 +269,14 @@ class LeaseModel(Finish, ModelBase):
         if self._two_are_idle():
             self._around("freeze around an end", scripts.freeze(job["job_no"], job["round"]), events, end)
 
-    @precondition(lambda self: scripts.RETRY is not None and bool(self.after.jobs))
+    @precondition(lambda self: bool(self._retryable()))
     @idle
-    @rule(pick=PICK, events=EVENTS)
-    def retry(self, pick: int, events: int | None) -> None:
-        """A job's next round; comes to life when `scripts.RETRY` is set."""
-        assert scripts.RETRY is not None
-        job_no = picked(self._jobs(), pick)["job_no"]
-        script = scripts.RETRY(job_no, f"{job_no}/retry/{self._number(0)}")
-        self._begin("retry", script, events, lambda nothing: None)
+    @rule(pick=PICK, age=st.sampled_from([0, 0, 0, 1]), events=EVENTS)
+    def retry(self, pick: int, age: int, events: int | None) -> None:
+        """Somebody opens a job's next round; perhaps after having seen the one before."""
+        job = picked(self._retryable(), pick)
+        script = scripts.retry(job["job_id"], max(1, job["round"] - age), f"retry {self._number(0)}")
+        self._begin("retry", script, events, lambda retried: None)
 
     # --- effects
 

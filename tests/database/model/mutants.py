@@ -1,6 +1,6 @@
 """The product with one thing wrong in each: the model must find every one.
 
-Missing until `retry` opens a second round (see `scripts.RETRY`): a release that doesn't compare the round.
+A release that doesn't compare the round is none: every caller has locked the job's row and names the round it read.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """What an actor may do: each script is an activity, a step of the control loop or a request, by the product's code."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,7 +29,7 @@ from bulklane.database.effect import OwedSlice
 from bulklane.database.job import get_job
 from bulklane.database.range import RangeRef, Standing
 from bulklane.database.selection import slice_at
-from bulklane.starter.accept import accept_request
+from bulklane.starter.accept import accept_request, retry_job
 from tests.database.model.actor import Script
 from tests.database.model.world import CALLS, INDEX, REGISTRY
 
@@ -37,10 +37,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MANY = 100
 # a freeze may be held for long, and nobody listens
 NO_HEARTBEAT = Timing(heartbeat_timeout=100_000.0)
-
-# Opens a job's next round for its failed and not started records: put the script's maker here when the product has it,
-# and the machine's rule `retry` comes to life. It gets the job's number and the id of the message.
-RETRY: Callable[[int, str], Script] | None = None
 
 
 @dataclass
@@ -77,13 +73,19 @@ def open_job(job_id: str, number: int, arguments: list[Any], small: int) -> Scri
 
 def look(job_no: int) -> Script:
     """`look`, `release` and `close` are this."""
-    return lambda engine: _lifecycle(engine).look(job_no)
+    return lambda engine: ActivityEnvironment().run(_lifecycle(engine).look, job_no)
 
 
 def say(job_no: int, message_id: str, verb: Verb) -> Script:
     """A verb by a message; its reason is its id, so that one sees which message made the wish."""
     request = VerbRequest(job_no, VerbMessage(message_id, verb, "ann", message_id), "run")
-    return lambda engine: _lifecycle(engine).apply_verb(request)
+    return lambda engine: ActivityEnvironment().run(_lifecycle(engine).apply_verb, request)
+
+
+def retry(job_id: str, of_round: int, message_id: str) -> Script:
+    """A job's next round, by somebody who saw it in that round."""
+    message = VerbMessage(message_id, Verb.RETRY, "ann", message_id)
+    return lambda engine: retry_job(engine, job_id, message, tenant=None, of_round=of_round, small_max_records=100)
 
 
 def stop(job_no: int) -> Script:

@@ -21,7 +21,6 @@ _TABLES = {
     "outcomes": "bulklane.outcome",
     "owed": "bulklane.owed",
     "deliveries": "bulklane.delivery",
-    "selections": "bulklane.selection",
     "blocks": "bulklane.block",
     "audit": "item_audit",
     "items": "item",
@@ -43,7 +42,7 @@ class Snapshot:
     outcomes: list[Row]
     owed: dict[tuple[int, int, int, int, str], Row]
     deliveries: dict[tuple[int, str, str], Row]
-    selections: dict[int, Row]
+    selection_of: dict[tuple[int, int], int]
     keys: dict[int, list[int]]
     audit: list[Row]
     items: dict[tuple[str, int], Row]
@@ -51,6 +50,11 @@ class Snapshot:
     def ranges_of(self, job: Row) -> list[Row]:
         """The ranges of the job's present round."""
         return [row for row in self.ranges.values() if (row["job_no"], row["round"]) == (job["job_no"], job["round"])]
+
+    def counted(self, job: Row, counter: str) -> int:
+        """The job's records of a kind; a round re-opens what failed before, so only the last one's failures stand."""
+        rows = [row for key, row in self.ranges.items() if key[0] == job["job_no"]]
+        return sum(row[counter] for row in rows if counter != "failed" or row["round"] == job["round"])
 
     def chunks_of(self, *begin: int) -> list[Row]:
         """The ledger of a job, a round or a range, in order."""
@@ -82,12 +86,15 @@ def is_over(job: Row) -> bool:
     return job["state"] in OVER_STATES
 
 
-def read_snapshot(connection: Connection) -> Snapshot:
-    """Everything that is committed now."""
+def read_snapshot(connection: Connection, before: Snapshot | None) -> Snapshot:
+    """Everything that is committed now. What an earlier round worked on is known from the snapshot before."""
     found: dict[str, list[Row]] = connection.execute(_READ).scalar_one()
     keys: dict[int, list[int]] = defaultdict(list)
     for row in sorted(found["blocks"], key=lambda block: block["no"]):
         keys[row["selection_no"]] += row["key1_bigint"]
+    for row in found["jobs"]:
+        row["owns_nothing"] = row["round"] > 1 and not keys.get(row["selection_no"])
+    selection_of = {(row["job_no"], row["round"]): row["selection_no"] for row in found["jobs"]}
     return Snapshot(
         jobs={row["job_no"]: row for row in found["jobs"]},
         ranges={(row["job_no"], row["round"], row["no"]): row for row in found["ranges"]},
@@ -98,7 +105,7 @@ def read_snapshot(connection: Connection) -> Snapshot:
         outcomes=found["outcomes"],
         owed={(row["job_no"], row["round"], row["range_no"], row["seq"], row["effect"]): row for row in found["owed"]},
         deliveries={(row["job_no"], row["effect"], row["key"]): row for row in found["deliveries"]},
-        selections={row["selection_no"]: row for row in found["selections"]},
+        selection_of=({} if before is None else before.selection_of) | selection_of,
         keys=keys,
         audit=found["audit"],
         items={(row["tenant"], row["id"]): row for row in found["items"]},
