@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+# of the workflow's retries (workflows/activity_options.py): the same for every deployment, since histories hold it
+LONGEST_BACKOFF = 2.0
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -21,7 +24,7 @@ class Timing:
     heartbeat_throttle: float = 0.3
     sticky_timeout: float = 1.0
     workflow_task_timeout: float = 5.0
-    longest_backoff: float = 2.0
+    longest_backoff: float = LONGEST_BACKOFF
     suspect_after: float = 15.0
     segment: float = 5.0
     deliver: float = 120.0

@@ -326,6 +326,8 @@ def _moved(counts: CTE) -> CTE:
         .values(
             cursor=bindparam(_p("to_cursor"), type_=BigInteger),
             next_seq=range_.c.next_seq + 1,
+            # what fitted: an attempt after a kill begins with it
+            chunk_size=bindparam(_p("size"), type_=Integer),
             deaths=case((_SUSPECTS_PASSED, 0), else_=range_.c.deaths),
             troubled_since=None,
             changed=range_.c.changed + counts.c.changed,

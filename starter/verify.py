@@ -124,7 +124,8 @@ def _check_input(facts: _Facts) -> None:
     doubled = len(facts.selected) - len(selected)
     _add(facts, "keys selected twice", 0, doubled)
     expected = facts.verification.expected(facts.job.tenant, facts.selection.kind, facts.selection.spec)
-    if expected is not None:
+    # a job that was called off before its selection was frozen has selected nothing
+    if expected is not None and facts.status.total is not None:
         missing, extra = expected - selected, selected - expected
         _add(facts, "records of the input selected", len(expected), len(expected - missing), _examples(missing))
         _add(facts, "records selected beyond the input", 0, len(extra), _examples(extra))

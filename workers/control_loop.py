@@ -6,7 +6,7 @@ jobs that are over. It reads first, asks Temporal, and acts only where what it r
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -32,9 +32,21 @@ from bulklane.database.wish import note_heard
 UNOPENED_SECONDS = 1.0
 UNHEARD_SECONDS = 2.0
 MOST = 100
+_AWAY = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.RESOURCE_EXHAUSTED)
 
 T = TypeVar("T")
 log = structlog.get_logger("bulklane.control_loop")
+
+
+@contextlib.contextmanager
+def _one_job(job_id: str) -> Iterator[None]:
+    """One job that can't be helped now must not starve those behind it; a server that is away ends the step."""
+    try:
+        yield
+    except (SQLAlchemyError, RPCError) as error:
+        if isinstance(error, RPCError) and error.status in _AWAY:
+            raise
+        log.warning("job passed over", job_id=job_id, error=type(error).__name__)
 
 
 class ControlLoop:
@@ -68,23 +80,27 @@ class ControlLoop:
             options = start_options(
                 job.job_id, job.operation, job.tenant, job.lane, job.priority, self._timing.workflow_task_timeout
             )
-            with contextlib.suppress(WorkflowAlreadyStartedError):
+            with _one_job(job.job_id), contextlib.suppress(WorkflowAlreadyStartedError):
                 await self._client.start_workflow("BulkJob", **options)
 
     async def _hear_wishes(self) -> None:
         for job in await self._read(lambda c: control.unheard(c, older_than=UNHEARD_SECONDS, most=MOST)):
-            await asyncio.to_thread(self._advance, job)
-            with contextlib.suppress(RPCError):
+            with _one_job(job.job_id):
+                await asyncio.to_thread(self._advance, job)
                 await self._client.get_workflow_handle(job.job_id).signal("look")
 
     async def _ask_about_suspects(self) -> None:
         silent = self._timing.suspect_after
         for suspect in await self._read(lambda c: control.suspects(c, silent_for=silent, most=MOST)):
-            state, reason = await self._verdict(suspect)
-            if state is None:
-                await self._read(partial(note_heard, job_no=suspect.job_no, heard_by=self._process))
-            elif await asyncio.to_thread(self._settle, suspect, state, reason):
-                log.info("settled", job_id=suspect.job_id, state=str(state), reason=reason)
+            with _one_job(suspect.job_id):
+                await self._ask_about(suspect)
+
+    async def _ask_about(self, suspect: Suspect) -> None:
+        state, reason = await self._verdict(suspect)
+        if state is None:
+            await self._read(partial(note_heard, job_no=suspect.job_no, heard_by=self._process))
+        elif await asyncio.to_thread(self._settle, suspect, state, reason):
+            log.info("settled", job_id=suspect.job_id, state=str(state), reason=reason)
 
     async def _verdict(self, suspect: Suspect) -> tuple[JobState | None, str]:
         """Temporal's word on the job's workflow: how the job ends, or None where it is alive."""
@@ -103,7 +119,7 @@ class ControlLoop:
 
     async def _deliver_owed(self) -> None:
         for job in await self._read(lambda c: control.owing(c, most=MOST)):
-            with contextlib.suppress(WorkflowAlreadyStartedError):
+            with _one_job(job.job_id), contextlib.suppress(WorkflowAlreadyStartedError):
                 await self._client.start_workflow(
                     "DeliverOwed",
                     job.job_no,

@@ -42,7 +42,6 @@ class WorkerSettings(BaseSettings):
     heartbeat_throttle: float = Timing.heartbeat_throttle
     sticky_timeout: float = Timing.sticky_timeout
     workflow_task_timeout: float = Timing.workflow_task_timeout
-    longest_backoff: float = Timing.longest_backoff
     suspect_after: float = Timing.suspect_after
     segment: float = Timing.segment
     deliver: float = Timing.deliver
@@ -52,7 +51,8 @@ class WorkerSettings(BaseSettings):
 
     def timing(self) -> Timing:
         """The times as one value."""
-        return Timing(**{name: getattr(self, name) for name in Timing.__dataclass_fields__})
+        known = Timing.__dataclass_fields__.keys() & type(self).model_fields.keys()
+        return Timing(**{name: getattr(self, name) for name in known})
 
     def modules(self) -> list[str]:
         """The modules of `operations`."""

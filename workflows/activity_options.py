@@ -8,13 +8,14 @@ from temporalio.workflow import ActivityCancellationType
 
 from bulklane.contracts.failure import FINAL_FAILURES
 from bulklane.contracts.job import JobView
+from bulklane.contracts.timing import LONGEST_BACKOFF
 
 # Retried for ever: what an activity does is decided by the database, and a job never ends because a server was away.
 # The longest backoff is part of the relation of the times (contracts/timing.py).
 RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
     backoff_coefficient=2.0,
-    maximum_interval=timedelta(seconds=2),
+    maximum_interval=timedelta(seconds=LONGEST_BACKOFF),
     maximum_attempts=0,
     non_retryable_error_types=[str(failure) for failure in FINAL_FAILURES],
 )

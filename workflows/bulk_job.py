@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -33,6 +33,9 @@ _REST = 1.0
 _LONGEST_REST = 60.0
 # Events. Temporal suggests a new run at 4,096 and ends a workflow at 51,200.
 _LONGEST_HISTORY = 25_000
+
+
+T = TypeVar("T")
 
 
 @workflow.defn(name="BulkJob")
@@ -252,21 +255,22 @@ class BulkJob:
                 **freeze_options(job, queue),
             )
             self._frozen = handle
-            await ended(handle)
+            await self._ended("freeze", f"the freeze, on the queue {queue}", handle)
             await self._ask("look", "freeze")
 
     async def _walk(self, number: int) -> None:
         """One range's stream of segments: it waits for the gate itself, and one stuck segment stops no other."""
         while await self._go(f"range {number}", Phase.WALK):
             job = self._known
+            queue = segment_queue(Lane(job.lane))
             request = SegmentRequest(job.job_no, job.round, number, job.segment_seconds)
             handle = self._segments[number] = workflow.start_activity(
                 activities.segment,
                 request,
                 summary=f"range {number}",
-                **segment_options(job, segment_queue(Lane(job.lane))),
+                **segment_options(job, queue),
             )
-            answer = await ended(handle)
+            answer = await self._ended(f"range {number}", f"a segment, on the queue {queue}", handle)
             if answer is not None and answer.end is SegmentEnd.DONE:
                 return
             if answer is None or answer.end is not SegmentEnd.CONTINUE:
@@ -289,13 +293,21 @@ class BulkJob:
                 summary=stream,
                 **deliver_options(job, effects_queue(channel)),
             )
-            answer = await ended(handle)
+            answer = await self._ended(stream, f"a delivery, on the queue {effects_queue(channel)}", handle)
             if answer is None or answer.end is DeliverEnd.DONE:
                 return
             if answer.end is DeliverEnd.PAUSED:
                 await self._ask("look", stream)
             elif answer.end in (DeliverEnd.HELD, DeliverEnd.WAITING):
                 await self._wait(stream, answer.reason, answer.retry_seconds)
+
+    async def _ended(self, stream: str, what: str, handle: workflow.ActivityHandle[T]) -> T | None:
+        """The activity's answer, None where it was cancelled; meanwhile it is shown as what the stream waits for."""
+        self._waits[stream] = what
+        try:
+            return await ended(handle)
+        finally:
+            self._waits.pop(stream, None)
 
     async def _ask(self, step: str, stream: str) -> None:
         """Ask the database, unless the view says already that this phase is left."""
