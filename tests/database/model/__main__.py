@@ -33,6 +33,7 @@ def _explore(model: type[LeaseModel], first: int, steps: int) -> bool:
         while model.drawn() < steps:
             explore(model, number, EXAMPLES_OF_A_SEED)
             number += 1
+            _say(f"{model.drawn()} steps")
     except Exception as error:
         holds = False
         _say(f"VIOLATION with seed {number}: {type(error).__name__}: {error}", *getattr(error, "__notes__", []))

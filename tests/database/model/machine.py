@@ -128,10 +128,13 @@ class LeaseModel(Finish, ModelBase):
 
     @with_walkers
     @idle
-    @rule(pick=PICK, size=SIZE, learns=st.booleans(), events=EVENTS)
-    def walk_chunk(self, pick: int, size: int, learns: bool, events: int | None) -> None:
-        """A walker's next chunk; where the answer is lost, it goes on from where it believes to be."""
-        self._chunk(picked(self.walkers, pick), size, learns, events)
+    @rule(pick=PICK, size=SIZE, looks=st.booleans(), learns=st.booleans(), events=EVENTS)
+    def walk_chunk(self, pick: int, size: int, looks: bool, learns: bool, events: int | None) -> None:
+        """A walker's next chunk, where it believes that the range stands; also one whose range another has taken."""
+        walker = picked(self.walkers, pick)
+        if looks:
+            self._look_again(walker)
+        self._chunk(walker, size, learns, events)
 
     def _chunk(self, walker: Walker, size: int, learns: bool, events: int | None) -> None:
         def ended(result: Any) -> None:
@@ -159,6 +162,9 @@ class LeaseModel(Finish, ModelBase):
         if leaves:
             self._begin("leave", scripts.leave(walker), events, lambda nothing: None)
             return
+        self._look_again(walker)
+
+    def _look_again(self, walker: Walker) -> None:
         self._begin("look_again", scripts.look_again(walker), None, lambda found: setattr(walker, "standing", found))
 
     @with_walkers
@@ -236,10 +242,10 @@ class LeaseModel(Finish, ModelBase):
     @rule(pick=PICK, how=st.sampled_from(["look", "cancel", "settle"]), events=st.integers(0, 7), size=SIZE)
     def move_around_a_chunk(self, pick: int, how: str, events: int, size: int) -> None:
         """While somebody is in the middle of moving a job, its walker commits, if it can."""
-        able = [walker for walker in self.walkers if self._may_walk(walker)]
-        if not able or not self._two_are_idle():
+        if not self._two_are_idle():
             return
-        walker = picked(able, pick)
+        walker = picked(self.walkers, pick)
+        self._look_again(walker)
         job_no = walker.ref.job_no
         script = scripts.look(job_no)
         if how == "cancel":
@@ -249,11 +255,6 @@ class LeaseModel(Finish, ModelBase):
             mine = [suspect for suspect in self.suspects if suspect.job_no == job_no]
             script = scripts.settle(mine[-1], JobState.FAILED) if mine else script
         self._around(f"{how} around a chunk", script, events, lambda: self._chunk(walker, size, True, None))
-
-    def _may_walk(self, walker: Walker) -> bool:
-        row = self.after.ranges[walker.ref.job_no, walker.ref.round, walker.ref.range_no]
-        mine = (row["epoch"], row["cursor"]) == (walker.epoch, walker.standing.cursor)
-        return bool(mine and row["open"] and not walker.standing.done)
 
     @with_freezing
     @idle

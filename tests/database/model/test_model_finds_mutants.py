@@ -9,7 +9,7 @@ from tests.database.model.mutants import MUTANTS
 from tests.database.model.run import finds, model_on
 from tests.support.databases import fresh_database
 
-QUICK = ("gate without epoch", "acceptance without lease")
+QUICK = ("acceptance without lease",)
 MUTANT = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MUTANTS]
 
 
