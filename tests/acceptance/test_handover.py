@@ -19,7 +19,7 @@ from tests.support.waiting import until, until_async
 
 pytestmark = pytest.mark.anyio
 HEARTBEAT_SECONDS = 2.0
-CHUNK_SECONDS = 0.05
+CHUNK_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def epochs(engine: Engine, job_id: str) -> list[Epoch]:
 
 @pytest.fixture
 def slow_chunks(flights_engine: Engine) -> Iterator[None]:
-    """Each chunk takes some hundredths of a second more, so that a walk lasts for some segments."""
+    """Each chunk takes a quarter of a second more, so that a walk lasts for some segments."""
     run(
         flights_engine,
         "CREATE OR REPLACE FUNCTION slow_chunk() RETURNS trigger LANGUAGE plpgsql AS"
@@ -86,7 +86,7 @@ def start_again(local: LocalStack, role: str) -> str:
 async def test_after_sigterm_another_goes_on_at_once(
     local: LocalStack, client: Client, flights_engine: Engine, slow_chunks: None
 ) -> None:
-    job_id = await submit(client, "US", parallelism=1)
+    job_id = await submit(client, "FL", parallelism=1)
     until(lambda: epochs(flights_engine, job_id), what="the first chunk")
     name = worker_of(local, flights_engine, "bulk")
     before = len(epochs(flights_engine, job_id))
@@ -104,7 +104,7 @@ async def test_after_sigkill_of_bulk_and_control_workers(
     local: LocalStack, client: Client, flights_engine: Engine, slow_chunks: None
 ) -> None:
     await asyncio.to_thread(start_again, local, "control")
-    job_id = await submit(client, "US", parallelism=1)
+    job_id = await submit(client, "FL", parallelism=1)
     until(lambda: epochs(flights_engine, job_id), what="the first chunk")
     control = await control_worker_of(local, job_id)
     bulk = worker_of(local, flights_engine, "bulk")
