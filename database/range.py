@@ -78,9 +78,12 @@ class Counters:
 
 
 # An epoch that ended without progress and without saying so is a death of the chunk at its cursor. From then on, until
-# the records that it may have been about are passed, each disorderly end counts.
+# the records that it may have been about are passed, each disorderly end narrows them down. Only a record that stood
+# alone, and at which an epoch ended without any progress, is blamed: workers may be killed for reasons of their own.
+_STUCK = range_.c.epoch_cursor == range_.c.cursor
 _SUSPECTED = range_.c.cursor < func.coalesce(range_.c.suspect_to, 0)
-_DIED = and_(range_.c.epoch > 0, ~range_.c.orderly, or_(range_.c.epoch_cursor == range_.c.cursor, _SUSPECTED))
+_DIED = and_(range_.c.epoch > 0, ~range_.c.orderly, or_(_STUCK, _SUSPECTED))
+_COUNTS = and_(_DIED, or_(_STUCK, range_.c.deaths < MOST_DEATHS))
 _TAKE = (
     update(range_)
     .where(_ONE, range_.c.epoch < bindparam("mine"))
@@ -88,7 +91,7 @@ _TAKE = (
         epoch=bindparam("mine"),
         epoch_cursor=range_.c.cursor,
         orderly=false(),
-        deaths=case((_DIED, range_.c.deaths + 1), else_=range_.c.deaths),
+        deaths=case((_COUNTS, range_.c.deaths + 1), else_=range_.c.deaths),
         suspect_to=case(
             (_DIED, range_.c.cursor + largest_chunk(range_.c.deaths)),
             else_=range_.c.suspect_to,

@@ -45,7 +45,7 @@ def test_it_stands_alone_after_few_deaths_and_is_reported(engine: Engine, killer
     deaths = 0
     while die_at(engine, job, killer, epoch=deaths + 1):
         deaths += 1
-        assert deaths <= 7, "one that may have been chance, five to narrow it down, one alone"
+        assert deaths <= 8, "one that may have been chance, five to narrow it down, two alone"
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, current_attempt_scheduled_time=datetime.now(UTC))
     answer: Any = environment.run(
@@ -57,17 +57,22 @@ def test_it_stands_alone_after_few_deaths_and_is_reported(engine: Engine, killer
         assert sorted(amounts(connection)) == [0] + [1] * 999
 
 
-def test_kills_of_healthy_workers_blame_no_record(engine: Engine) -> None:
-    """Killed again and again, but each epoch makes progress: nobody stands alone for that."""
+@pytest.mark.case("C54")
+@pytest.mark.parametrize("stuck_first", [False, True])
+def test_kills_of_healthy_workers_blame_no_record(engine: Engine, stuck_first: bool) -> None:
+    """Killed again and again, also once before any progress: as long as epochs get on, no record is blamed."""
     make_entries(engine, 6000)
     job = opened(engine, accepted(engine, parallelism=1))
     ref = RangeRef(job.job_no, 1, 0)
-    for epoch in range(1, 21):
+    if stuck_first:
+        with engine.begin() as connection:
+            ranges.take(connection, ref, 1)
+    for epoch in range(2, 30):
         with engine.begin() as connection:
             standing = ranges.take(connection, ref, epoch)
-        assert standing.deaths == 0
-        with engine.begin() as connection:
             plan, stored = plan_chunks(connection, REGISTRY, job)
-        piece = slice_at(stored.selection_no, standing.cursor, standing.hi, 100)
+        assert standing.deaths <= ranges.MOST_DEATHS
+        size = min(100, largest_after(standing.deaths))
+        piece = slice_at(stored.selection_no, standing.cursor, standing.hi, size)
         with engine.begin() as connection:
             assert apply_chunk(connection, plan, ref, epoch, piece)

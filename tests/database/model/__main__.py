@@ -31,12 +31,13 @@ def _explore(model: type[LeaseModel], first: int, steps: int) -> bool:
     began, number, holds = time.monotonic(), first, True
     try:
         while model.drawn() < steps:
-            explore(model, number, EXAMPLES_OF_A_SEED)
+            explore(model, number, EXAMPLES_OF_A_SEED, shrink=False)
             number += 1
             _say(f"{model.drawn()} steps")
     except Exception as error:
         holds = False
-        _say(f"VIOLATION with seed {number}: {type(error).__name__}: {error}", *getattr(error, "__notes__", []))
+        _show(number, error)
+        _shrink(model, number)
     _say("steps:", *_table(model.steps), "", "states reached, and runs that ended early:", *_table(model.reached), "")
     seeds = f"seeds {first} to {number - 1 if holds else number}"
     verdict = "every invariant held" if holds else "VIOLATION, see above"
@@ -46,6 +47,18 @@ def _explore(model: type[LeaseModel], first: int, steps: int) -> bool:
         "",
     )
     return holds
+
+
+def _show(number: int, error: Exception) -> None:
+    _say(f"VIOLATION with seed {number}: {type(error).__name__}: {error}", *getattr(error, "__notes__", []))
+
+
+def _shrink(model: type[LeaseModel], number: int) -> None:
+    _say("", "Looking for a shorter sequence, for up to five minutes.", "")
+    try:
+        explore(model, number, EXAMPLES_OF_A_SEED)
+    except Exception as error:
+        _show(number, error)
 
 
 def _find_mutants(model: type[LeaseModel]) -> bool:

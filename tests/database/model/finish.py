@@ -36,8 +36,9 @@ class Finish(ModelBase):
                 break
             for job in unfinished:
                 self._finish(job)
-        stuck = [(job["job_id"], job["state"]) for job in self._jobs() if not is_over(job)]
-        require(not stuck, "stuck", stuck)
+        for job in self._jobs():
+            owing = [row for key, row in self.after.deliveries.items() if key[0] == job["job_no"]]
+            require(is_over(job), "stuck", job["job_id"], job["state"], owing)
         require(not self.after.leases, "every job is over, and a lease is left", self.after.leases)
         owing = [job["job_id"] for job in self._jobs() if self.after.owes(job["job_no"])]
         require(not owing, "effects that can't be delivered", owing)
