@@ -81,6 +81,7 @@ class ModelBase(RuleBasedStateMachine):
         self.claims: list[tuple[int, list[Claim]]] = []
         self.slices: list[tuple[int, OwedSlice]] = []
         self.suspects: list[Suspect] = []
+        self.seen: dict[Suspect, dict[tuple[int, int, int], int]] = {}
         self.ends: dict[str, Callable[[Any], None]] = {}
         self.before = self.after = self._read()
         for number, request in enumerate(requests, 1):

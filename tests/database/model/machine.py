@@ -30,6 +30,7 @@ from tests.database.model.base import (
 from tests.database.model.finish import Finish
 from tests.database.model.invariants import require
 from tests.database.model.scripts import Walker
+from tests.database.model.snapshot import Row, Snapshot
 
 SLOTS = st.sampled_from(["job-1", "job-2", "job-3", "job-4"])
 SIZE = st.integers(1, 8)
@@ -213,6 +214,8 @@ class LeaseModel(Finish, ModelBase):
 
     def _suspected(self, found: list[Suspect]) -> None:
         self.suspects = [*self.suspects, *found][-6:]
+        epochs = {key: row["epoch"] for key, row in self.after.ranges.items()}
+        self.seen |= dict.fromkeys(found, epochs)
 
     @precondition(lambda self: bool(self.suspects))
     @idle
@@ -232,43 +235,14 @@ class LeaseModel(Finish, ModelBase):
         old = self.before.jobs[suspect.job_no]
         same = (old["round"], old["run_id"]) == (suspect.round, suspect.run_id)
         require(same, "settled a job that another run had opened", suspect, old["run_id"])
-        # a range that is shut already isn't locked by the settling: its epoch does no harm
-        walks = any(row["open"] for row in self.before.ranges_of(old))
-        epochs = self.before.epochs(suspect.job_no)
-        require(epochs == suspect.epochs or not walks, "settled a job that walked on", suspect, epochs)
+        # those of old rounds, and of ranges that are shut already, aren't locked by the settling, and do no harm
+        walked = {key: row["epoch"] for key, row in self._open_ranges(self.before, old).items()}
+        seen = {key: epoch for key, epoch in self.seen[suspect].items() if key in walked}
+        require(walked == seen, "settled a job that walked on", suspect, walked, seen)
 
-    @with_walkers
-    @idle
-    @rule(pick=PICK, how=st.sampled_from(["look", "cancel", "settle"]), events=st.integers(0, 7), size=SIZE)
-    def move_around_a_chunk(self, pick: int, how: str, events: int, size: int) -> None:
-        """While somebody is in the middle of moving a job, its walker commits, if it can."""
-        if not self._two_are_idle():
-            return
-        walker = picked(self.walkers, pick)
-        self._look_again(walker)
-        job_no = walker.ref.job_no
-        script = scripts.look(job_no)
-        if how == "cancel":
-            self._begin("stop", scripts.stop(job_no), None, lambda nothing: None)
-        if how == "settle":
-            self._begin("suspect", scripts.suspects, None, self._suspected)
-            mine = [suspect for suspect in self.suspects if suspect.job_no == job_no]
-            script = scripts.settle(mine[-1], JobState.FAILED) if mine else script
-        self._around(f"{how} around a chunk", script, events, lambda: self._chunk(walker, size, True, None))
-
-    @with_freezing
-    @idle
-    @rule(pick=PICK, events=st.integers(0, 9))
-    def freeze_around_an_end(self, pick: int, events: int) -> None:
-        """While a selection is expanded, its job is stopped and ends, if it can."""
-        job = picked(self._freezing(), pick)
-
-        def end() -> None:
-            for script in (scripts.stop(job["job_no"]), scripts.look(job["job_no"])):
-                self._begin("stop and look", script, None, lambda nothing: None)
-
-        if self._two_are_idle():
-            self._around("freeze around an end", scripts.freeze(job["job_no"], job["round"]), events, end)
+    def _open_ranges(self, snapshot: Snapshot, job: Row) -> dict[tuple[int, int, int], Row]:
+        place = (job["job_no"], job["round"])
+        return {key: row for key, row in snapshot.ranges.items() if key[:2] == place and row["open"]}
 
     @precondition(lambda self: bool(self._retryable()))
     @idle
