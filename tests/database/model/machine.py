@@ -237,12 +237,50 @@ class LeaseModel(Finish, ModelBase):
         require(same, "settled a job that another run had opened", suspect, old["run_id"])
         # those of old rounds, and of ranges that are shut already, aren't locked by the settling, and do no harm
         walked = {key: row["epoch"] for key, row in self._open_ranges(self.before, old).items()}
-        seen = {key: epoch for key, epoch in self.seen[suspect].items() if key in walked}
+        seen = {key: self.seen[suspect].get(key, 0) for key in walked}
         require(walked == seen, "settled a job that walked on", suspect, walked, seen)
 
     def _open_ranges(self, snapshot: Snapshot, job: Row) -> dict[tuple[int, int, int], Row]:
         place = (job["job_no"], job["round"])
         return {key: row for key, row in snapshot.ranges.items() if key[:2] == place and row["open"]}
+
+    @with_walkers
+    @idle
+    @rule(pick=PICK, how=st.sampled_from(["look", "cancel", "settle"]), events=st.integers(0, 7), size=SIZE)
+    def move_around_a_chunk(self, pick: int, how: str, events: int, size: int) -> None:
+        """While somebody is in the middle of moving a job, its walker commits, if it can."""
+        if not self._two_are_idle():
+            return
+        able = [walker for walker in self.walkers if self._may_walk(walker)]
+        walker = picked(able or self.walkers, pick)
+        self._look_again(walker)
+        job_no = walker.ref.job_no
+        script = scripts.look(job_no)
+        if how == "cancel":
+            self._begin("stop", scripts.stop(job_no), None, lambda nothing: None)
+        if how == "settle":
+            self._begin("suspect", scripts.suspects, None, self._suspected)
+            mine = [suspect for suspect in self.suspects if suspect.job_no == job_no]
+            script = scripts.settle(mine[-1], JobState.FAILED) if mine else script
+        self._around(f"{how} around a chunk", script, events, lambda: self._chunk(walker, size, True, None))
+
+    def _may_walk(self, walker: Walker) -> bool:
+        row = self.after.ranges[walker.ref.job_no, walker.ref.round, walker.ref.range_no]
+        return bool(row["epoch"] == walker.epoch and row["open"] and row["cursor"] < row["hi"])
+
+    @with_freezing
+    @idle
+    @rule(pick=PICK, events=st.integers(0, 9))
+    def freeze_around_an_end(self, pick: int, events: int) -> None:
+        """While a selection is expanded, its job is stopped and ends, if it can."""
+        job = picked(self._freezing(), pick)
+
+        def end() -> None:
+            for script in (scripts.stop(job["job_no"]), scripts.look(job["job_no"])):
+                self._begin("stop and look", script, None, lambda nothing: None)
+
+        if self._two_are_idle():
+            self._around("freeze around an end", scripts.freeze(job["job_no"], job["round"]), events, end)
 
     @precondition(lambda self: bool(self._retryable()))
     @idle
