@@ -100,19 +100,34 @@ async def test_a_segment_by_the_operator(local: LocalStack, client: Client, engi
 @pytest.mark.parametrize("verbs", [["reset"], ["pause", "unpause"], ["reset", "reset"]], ids="-".join)
 async def test_a_delivery_by_the_operator(local: LocalStack, client: Client, engine: Engine, verbs: list[str]) -> None:
     tenant = make_items(engine, "deliver-" + "-".join(verbs), 3_000)
-    job_id = await count_up(client, tenant)
-    await verbs_on(job_id, "deliver", verbs)
+    # while a record is missing, the delivery can't be over between two verbs
+    with held_items(engine, tenant, 0.9) as release:
+        job_id = await count_up(client, tenant)
+        await verbs_on(job_id, "deliver", verbs)
+        release()
     status = await finished(client, job_id)
     assert (status.state, status.changed) == ("completed", 3_000)
     assert_owned(local, engine, job_id)
 
 
 async def verbs_on(job_id: str, kind: str, verbs: list[str]) -> None:
-    """Each verb on the job's activities of that kind, as soon as there are such."""
+    """Each verb on the activities of that kind, as soon as there are such; on the next ones where they just ended."""
     for verb in verbs:
-        found = await until_async(lambda: pending(job_id, kind), what=f"a {kind} of {job_id}")
-        for activity_id in found:
+        await until_async(lambda verb=verb: verb_on(job_id, kind, verb), what=f"{verb} a {kind}")  # type: ignore[misc]
+
+
+async def verb_on(job_id: str, kind: str, verb: str) -> bool:
+    """Whether there was an activity that took the verb."""
+    taken = False
+    for activity_id in await pending(job_id, kind):
+        try:
             await operator("activity", verb, "--workflow-id", job_id, "--activity-id", activity_id)
+        except AssertionError as error:
+            if "Can't find pending activity" not in str(error):
+                raise
+        else:
+            taken = True
+    return taken
 
 
 @pytest.mark.slow
