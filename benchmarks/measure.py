@@ -14,9 +14,12 @@ RESULTS = Path(__file__).parent / "results"
 console = Console(width=120)
 
 
+CLOSE_TO_BARE = 0.95
+
+
 @dataclass(frozen=True)
 class Goal:
-    """What an issue asks for: `value` was measured, `goal` is the least that counts as met."""
+    """What is asked for: `value` was measured, `goal` is the least that counts as met."""
 
     name: str
     value: float
@@ -26,6 +29,28 @@ class Goal:
     def met(self) -> bool:
         """Whether it is."""
         return self.value >= self.goal
+
+
+@dataclass(frozen=True)
+class RatioGoal(Goal):
+    """A ratio which a shared machine's noise moves: nearly as fast as the bare statement of the same rounds will do."""
+
+    of_bare: float
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return super().met or self.of_bare >= CLOSE_TO_BARE
+
+
+@dataclass(frozen=True)
+class Ceiling(Goal):
+    """A goal where `goal` is the most that counts as met."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return self.value <= self.goal
 
 
 class Rounds:

@@ -1,0 +1,1 @@
+"""Benchmark of the walk: `python -m benchmarks.walk`, or `make bench-walk`."""
