@@ -8,7 +8,7 @@ LOCKS := requirements/dev.txt requirements/build.txt
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check lease-model cases bench clean lock
+.PHONY: help demo up test check lease-model cases chaos-effects bench bench-walk clean lock
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,8 +35,13 @@ check: $(INSTALLED)  ## Style, types, and the arrows between the rooms
 cases: $(INSTALLED)  ## The cases of the public failure reports, a line each, and the slow tests
 	$(BIN)/python -m tests.cases
 
-bench:  ## The benchmarks (none yet)
-	@echo "no benchmark is there yet; they come with the walk and the effects"
+chaos-effects: $(INSTALLED)  ## 5,000 effects on each kind of provider, with faults and killed workers
+	$(PYTEST) -m chaos tests/acceptance/effects
+
+bench: bench-walk  ## All the benchmarks
+
+bench-walk: $(INSTALLED)  ## The walk beside one UPDATE, bare statements and plain Temporal
+	$(BIN)/python -m benchmarks.walk
 
 lock: $(INSTALLED)  ## Lock the versions again, with hashes
 	$(BIN)/pip install --quiet uv

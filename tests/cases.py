@@ -38,6 +38,8 @@ class CaseReport:
 
 
 def _cases_of(item: pytest.Item) -> list[str]:
+    if item.get_closest_marker("chaos"):
+        return []
     cases = [str(number) for mark in item.iter_markers("case") for number in mark.args]
     if not cases and item.get_closest_marker("slow"):
         return [item.path.stem.removeprefix("test_")]
