@@ -81,7 +81,7 @@ print([name for name in ("sqlalchemy", "temporalio", "httpx", "pydantic", "bulkl
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "selection: needs exactly one of --ids, --ids-file, --filter and --all, once; none is given"),
+        ([], "selection: needs exactly one of --ids, --ids-file, --filter, --search and --all, once; none is given"),
         (["--all", "--ids", "1"], "given: --ids, --all"),
         (["--ids", "1", "--ids", "2"], "given: --ids, --ids"),
         (["--ids", "1,,2"], "--ids[1]: is empty"),
