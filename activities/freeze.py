@@ -20,7 +20,7 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job, get_job, lock_job, move, note_reason
-from bulklane.database.search_freeze import WalkSuperseded, freeze_pages
+from bulklane.database.search_freeze import WalkSuperseded, forget_pages, freeze_pages
 from bulklane.database.selection import (
     SelectionState,
     StoredSelection,
@@ -54,8 +54,8 @@ class Freeze:
     def freeze(self, request: FreezeRequest) -> None:
         """Store blocks and ranges, and move the job on; nothing where it has moved on already."""
         with beating(self.timing.heartbeat_timeout / 4):
-            if self._search(request):
-                self._freeze(request)
+            if self._search(request) and not self._freeze(request):
+                self._forget(request)
 
     def _search(self, request: FreezeRequest) -> bool:
         """Walk the index where the selection is a search; False: there is nothing to freeze."""
@@ -85,23 +85,31 @@ class Freeze:
             if _is_due(job, request):
                 set_wish(connection, job.job_no, Wish.STOP, who="bulklane", why=reason)
 
-    def _freeze(self, request: FreezeRequest) -> None:
+    def _forget(self, request: FreezeRequest) -> None:
+        """The job has moved on meanwhile: what was walked for it is of no use."""
+        with self.engine.begin() as connection:
+            job = get_job(connection, request.job_no)
+            forget_pages(connection, job.selection_no, schedule_number())
+
+    def _freeze(self, request: FreezeRequest) -> bool:
+        """The last transaction; False where the job has moved on."""
         seconds = self.timing.freeze_statement_timeout
         with limited_transaction(self.engine, statement=seconds, transaction=seconds + 60) as connection:
             job = get_job(connection, request.job_no)
             stored = lock_selection(connection, job.selection_no)
             if stored.state is SelectionState.FROZEN or job.state is not JobState.FREEZING:
-                return
+                return False
             total = self._store(connection, job, stored)
             # locked last: a statement over a million rows must not make a cancel wait
             job = lock_job(connection, request.job_no)
             if not _is_due(job, request):
                 connection.rollback()
-                return
+                return False
             cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
             # a search is measured here at last, whatever was counted or couldn't be at acceptance
             lane = lane_of(total, self.small_max_records) if stored.kind == "search" else job.lane
             move(connection, job, JobState.WALKING, total=total, lane=lane, reason="")
+            return True
 
     def _store(self, connection: Connection, job: Job, stored: StoredSelection) -> int:
         operation = operation_of(self.registry, job)

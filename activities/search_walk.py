@@ -1,6 +1,6 @@
 """The walk over a search index that comes before a freeze: keys are stored page by page, outside of its transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from bulklane.activities.heartbeat import give_way, superseded
 from bulklane.contracts.failure import FailureType
-from bulklane.contracts.key import InvalidKey, read_key
+from bulklane.contracts.key import Key, read_key
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job
 from bulklane.database.search_freeze import WalkSuperseded, begin_walk, forget_pages, store_page
@@ -48,9 +48,6 @@ class SearchWalk:
             self._walk(job, index, stored, epoch)
         except QueryRefused as error:
             raise SearchFailed(str(error)) from None
-        except InvalidKey:
-            # its text would be a document's content
-            raise SearchFailed("a document of the index has a key that no record of the operation can have") from None
         except WalkSuperseded as error:
             raise superseded(epoch, error.epoch) from None
         except (SearchTrouble, SearchUnset) as error:
@@ -66,7 +63,7 @@ class SearchWalk:
             with closing(pages):
                 for number, texts in enumerate(pages):
                     _go_on()
-                    keys = [read_key(text, stored.key_types) for text in texts]
+                    keys = _keys(texts, stored)
                     with self._step() as connection:
                         store_page(connection, stored, epoch, number, keys)
         except BaseException:
@@ -80,6 +77,14 @@ class SearchWalk:
 
     def _step(self) -> AbstractContextManager[Connection]:
         return limited_transaction(self.engine, statement=STEP_SECONDS, transaction=STEP_SECONDS * 2)
+
+
+def _keys(texts: Sequence[str], stored: StoredSelection) -> list[Key]:
+    try:
+        return [read_key(text, stored.key_types) for text in texts]
+    except (ValueError, RecursionError):
+        # its text would be a document's content
+        raise SearchFailed("a document of the index has a key that no record of the operation can have") from None
 
 
 def _go_on() -> None:
