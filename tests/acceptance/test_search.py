@@ -1,8 +1,5 @@
 """Search selections on the whole stack: three tenants, effects owed to the index, a killed worker, plain Temporal."""
 
-import os
-import signal
-
 import pytest
 from sqlalchemy import Engine
 from temporalio.client import WorkflowFailureError
@@ -78,7 +75,7 @@ async def test_a_worker_killed_in_the_middle_of_the_walk_is_made_up_for(
     with held_at(flights_engine, "in search"):
         job_id = await submit(client, LARGE, ANYWHERE)
         worker = waiting(local, flights_engine, "bulk")
-        os.kill(worker.pid, signal.SIGKILL)
+        local.stack.workers[worker.name].kill()
     local.start_worker(worker.name, "bulk")
     local.wait_until_serving([worker.name])
     status = await finished(client, job_id)

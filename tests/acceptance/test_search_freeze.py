@@ -1,9 +1,9 @@
 """Searches frozen from the real OpenSearch into the real PostgreSQL by the activity, here: keys of two columns."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import Engine, text
@@ -19,7 +19,7 @@ from bulklane.contracts.walk import FreezeRequest
 from bulklane.database.engine import connect_engine
 from bulklane.database.job import Job
 from bulklane.operations.channel import Channel, Endpoint
-from bulklane.operations.operation import IndexEffect, Registry
+from bulklane.operations.operation import Effect, IndexEffect, Registry
 from bulklane.operations.request import InvalidRequest
 from bulklane.operations.senders.search_index import SearchIndex
 from bulklane.starter.accept import accept_request
@@ -40,7 +40,7 @@ NOTED = {"term": {"note": "red"}}
 class Indexed(AddToEntries):
     """Its documents carry the note."""
 
-    effects = (IndexEffect("document", "ledger", {"note": entries.c.note}),)
+    effects: ClassVar[Sequence[Effect]] = (IndexEffect("document", "ledger", {"note": entries.c.note}),)
 
 
 @dataclass
@@ -94,7 +94,7 @@ def world(local: LocalStack, database_url: str) -> Iterator[World]:
 def changed(world: World) -> dict[str, int]:
     """How many changes the audit has seen by tenant, and that none came twice."""
     assert rows(world.engine, "SELECT 1 FROM entry WHERE amount > 1") == []
-    return dict(rows(world.engine, "SELECT tenant, count(*) FROM entry WHERE amount = 1 GROUP BY 1"))  # type: ignore[arg-type]
+    return dict(rows(world.engine, "SELECT tenant, count(*) FROM entry WHERE amount = 1 GROUP BY 1"))
 
 
 def test_each_tenant_gets_its_own_records_once_in_key_order(world: World) -> None:

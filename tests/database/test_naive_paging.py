@@ -4,7 +4,7 @@ The loops live here only. A user writes beside them, between two pages.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 from sqlalchemy import BigInteger, Column, DateTime, Engine, MetaData, Table, Text, func, text, update
@@ -75,7 +75,7 @@ def handled_by_moving_key(engine: Engine, disturb: Callable[[Engine, int], None]
     return handled
 
 
-def ours(engine: Engine, registry: Registry, selection: dict[str, object], frozen_at_once: bool) -> Counter[int]:
+def ours(engine: Engine, registry: Registry, selection: Mapping[str, object], frozen_at_once: bool) -> Counter[int]:
     """How often each order was changed by a job over the same rows."""
     job = accepted(engine, registry=registry, selection=selection, small=RECORDS if frozen_at_once else 0)
     opened(engine, job)

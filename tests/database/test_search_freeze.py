@@ -1,6 +1,7 @@
 """The freeze of a search in the database: the pages of one attempt become blocks; a lost attempt mixes nothing in."""
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -134,18 +135,23 @@ def test_a_later_attempt_fences_the_one_before_and_takes_nothing_of_it(engine: E
     page(engine, stored, 1, 0, [(1,), (2,)])
     begin(engine, stored, 2)
     page(engine, stored, 2, 0, [(3,)])
-    for stale in (
+    stales: list[Callable[[], object]] = [
         lambda: page(engine, stored, 1, 1, [(4,)]),
         lambda: frozen(engine, stored, 1),
         lambda: begin(engine, stored, 1),
-    ):
+    ]
+    for stale in stales:
         with pytest.raises(WalkSuperseded) as told:
             stale()
         assert told.value.epoch == 2
     with engine.begin() as connection:
         forget_pages(connection, stored.selection_no, 1)
     assert frozen(engine, stored, 2) == ["3"]
-    for late in (lambda: page(engine, stored, 3, 1, [(4,)]), lambda: begin(engine, stored, 3)):
+    too_late: list[Callable[[], object]] = [
+        lambda: page(engine, stored, 3, 1, [(4,)]),
+        lambda: begin(engine, stored, 3),
+    ]
+    for late in too_late:
         with pytest.raises(WalkSuperseded):
             late()
     assert counts(engine)["search_page"] == 0

@@ -104,7 +104,7 @@ def test_what_is_allowed_is_stored_as_it_is(query: dict[str, Any]) -> None:
     assert (request.keys, request.condition) == (None, None)
 
 
-BAD = [
+BAD: list[tuple[object, str]] = [
     (None, ""),
     ({}, ""),
     ([], ""),
