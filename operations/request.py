@@ -210,9 +210,13 @@ def _check_tenant(tenant: str, operation: Operation, problems: list[Problem]) ->
     if not tenant:
         return
     try:
-        operation.records.tenant_value(tenant)
+        canonical = format_key((operation.records.tenant_value(tenant),))
     except InvalidKey as error:
         problems.append(Problem("tenant", str(error)))
+        return
+    if canonical != tenant:
+        # leases and documents are compared by this text: two spellings would be two tenants with the same rows
+        problems.append(Problem("tenant", f"{shown(tenant)} is written as {canonical!r} here"))
 
 
 def _parameters(value: object, operation: Operation, problems: list[Problem]) -> Any:

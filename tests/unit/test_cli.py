@@ -203,6 +203,15 @@ def test_a_bug_keeps_its_traceback() -> None:
         raise ZeroDivisionError
 
 
+def test_a_search_is_one_json_object() -> None:
+    query = '{"term": {"origin": "EWR"}}'
+    assert arguments.read_selection([], [], [], [query], every=False) == {"search": {"term": {"origin": "EWR"}}}
+    with pytest.raises(InvalidRequest, match="--search: must be a JSON object"):
+        arguments.read_selection([], [], [], ["[]"], every=False)
+    with pytest.raises(InvalidRequest, match="given: --filter, --search"):
+        arguments.read_selection([], [], ["{}"], [query], every=False)
+
+
 def test_ids_stay_texts_and_exact(tmp_path: Path) -> None:
     def select(*, ids: list[str] | None = None, files: list[str] | None = None) -> object:
         return arguments.read_selection(ids or [], files or [], [], every=False)
