@@ -14,6 +14,7 @@ from bulklane.activities.heartbeat import beating, schedule_number, superseded
 from bulklane.activities.plan import operation_of
 from bulklane.activities.search_walk import SearchFailed, SearchWalk
 from bulklane.contracts import activity_calls
+from bulklane.contracts.failure import FailureType
 from bulklane.contracts.job import JobState, Wish
 from bulklane.contracts.lane import lane_of
 from bulklane.contracts.timing import Timing
@@ -74,8 +75,9 @@ class Freeze:
             self._fail(request, str(failure))
             return False
         except ApplicationError as trouble:
-            with self.engine.begin() as connection:
-                note_reason(connection, job, f"the freeze is tried again: {trouble.message}")
+            if trouble.type == FailureType.SEARCH_TROUBLE:
+                with self.engine.begin() as connection:
+                    note_reason(connection, job, f"the freeze is tried again: {trouble.message}")
             raise
         return True
 

@@ -147,14 +147,14 @@ def _meaning(error: TransportError) -> Exception:
     if status in _CONFIGURATION:
         return SearchTrouble(f"the search engine answered {status} ({kind}): check the alias and the credentials")
     if status < 500:
-        return QueryRefused(kind, _reason(error.info))
+        return QueryRefused(_cause(error.info, "type") or kind, _cause(error.info, "reason"))
     return SearchTrouble(f"the search engine answered {status} ({kind})")
 
 
-def _reason(info: Any) -> str:
-    """What the engine says of the query, for who wrote it."""
+def _cause(info: Any, part: str) -> str:
+    """What the engine says of the query at the bottom of its answer: a `type`, and a `reason` for who wrote it."""
     with suppress(KeyError, IndexError, TypeError):
-        return str(info["error"]["root_cause"][0]["reason"])[:300]
+        return str(info["error"]["root_cause"][0][part])[:300]
     return ""
 
 
