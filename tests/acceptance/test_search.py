@@ -1,5 +1,7 @@
 """Search selections on the whole stack: three tenants, effects owed to the index, a killed worker, plain Temporal."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import Engine
 from temporalio.client import WorkflowFailureError
@@ -15,21 +17,23 @@ from tests.support.waiting import until_async
 
 pytestmark = pytest.mark.anyio
 SMALL, MIDDLE, LARGE = "OO", "HA", "YV"
-MATCHING = "SELECT count(*) FROM flights WHERE carrier = :tenant AND origin = 'EWR'"
-FROM_NEWARK = {"search": {"bool": {"filter": [{"term": {"origin": "EWR"}}, {"exists": {"field": "flight_number"}}]}}}
+MATCHING = "SELECT count(*) FROM flights WHERE carrier = :tenant AND origin = 'LGA'"
+FROM_LA_GUARDIA = {
+    "search": {"bool": {"filter": [{"term": {"origin": "LGA"}}, {"exists": {"field": "flight_number"}}]}}
+}
 ANYWHERE = {"search": {"terms": {"origin": ["EWR", "JFK", "LGA"]}}}
 IMPOSSIBLE = {"search": {"range": {"scheduled_departure": {"gte": "next week"}}}}
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """One loop for the module's fixture and tests."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def indexed(local: LocalStack) -> None:
+def indexed(local: LocalStack) -> None:
     """The documents of three tenants, written by a job over each."""
+    del local
+    asyncio.run(index_all())
+
+
+async def index_all() -> None:
+    """Submit and wait."""
     async with Client.connect() as client:
         jobs = [await submit(client, tenant) for tenant in (SMALL, MIDDLE, LARGE)]
         for job_id in jobs:
@@ -40,7 +44,7 @@ async def indexed(local: LocalStack) -> None:
 async def test_three_tenants_each_get_their_own_records_once(
     local: LocalStack, client: Client, flights_engine: Engine
 ) -> None:
-    jobs = {tenant: await submit(client, tenant, FROM_NEWARK) for tenant in (SMALL, MIDDLE, LARGE)}
+    jobs = {tenant: await submit(client, tenant, FROM_LA_GUARDIA) for tenant in (SMALL, MIDDLE, LARGE)}
     for tenant, job_id in jobs.items():
         status = await finished(client, job_id)
         count = scalar(flights_engine, MATCHING, tenant=tenant)
@@ -91,7 +95,7 @@ _ALL = "SELECT count(*) FROM flights WHERE carrier = :tenant"
 async def test_plain_temporal_starts_a_search_alike(local: LocalStack, flights_engine: Engine) -> None:
     temporal = await temporal_client()
     request = {"operation": "reschedule_flights", "tenant": SMALL, "parameters": {"minutes": 5}}
-    asked = {**request, "selection": FROM_NEWARK}
+    asked = {**request, "selection": FROM_LA_GUARDIA}
     result = await temporal.execute_workflow("BulkJob", asked, id="plain-search", task_queue="jobs")
     assert result == "completed"
     assert scalar(flights_engine, "SELECT lane FROM bulklane.job WHERE job_id = 'plain-search'") == "small"
@@ -115,5 +119,5 @@ async def test_a_query_that_only_the_engine_refuses_stores_nothing_or_ends_the_j
     status = await finished(client, await submit(client, SMALL, IMPOSSIBLE))
     assert status.state == "failed"
     assert status.reason.startswith("the search engine refuses the query")
-    unmeasured = await finished(client, await submit(client, SMALL, FROM_NEWARK))
+    unmeasured = await finished(client, await submit(client, SMALL, FROM_LA_GUARDIA))
     assert (unmeasured.state, unmeasured.lane) == ("completed", "small")
