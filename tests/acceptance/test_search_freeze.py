@@ -58,11 +58,13 @@ class World:
         endpoints = {"ledger": endpoint or self.index.endpoint}
         return opened(self.engine, accept_request(self.engine, self.registry, raw, 20, endpoints).job)
 
-    def freeze(self, job: Job, *, attempt: int = 1, endpoint: Endpoint | None = None) -> None:
+    def freeze(self, job: Job, *, attempt: int = 1, endpoint: Endpoint | None = None, draining: bool = False) -> None:
         """An attempt of the activity, scheduled at that second."""
         environment = ActivityEnvironment()
         scheduled = datetime(2026, 3, 29, tzinfo=UTC) + timedelta(seconds=attempt)
         environment.info = replace(environment.info, current_attempt_scheduled_time=scheduled)
+        if draining:
+            environment.worker_shutdown()
         endpoints = {"ledger": endpoint or self.index.endpoint}
         activity = Freeze(self.engine, self.registry, Timing(), endpoints, 20, PAGE)
         environment.run(activity.freeze, FreezeRequest(job.job_no, 1))
@@ -190,6 +192,16 @@ def test_a_cancel_in_the_middle_leaves_no_page(world: World) -> None:
     assert stands(world.engine, job).state is JobState.CANCELLED
     assert (counts(world.engine)["block"], counts(world.engine)["range"]) == (0, 0)
     assert counts(world.engine)["search_page"] == 0
+
+
+def test_a_worker_that_drains_leaves_the_walk_to_another_at_once(world: World) -> None:
+    job = world.accept()
+    with pytest.raises(ApplicationError) as given_up:
+        world.freeze(job, draining=True)
+    assert given_up.value.type == "Yielded"
+    assert (counts(world.engine)["search_page"], world.index.open_views()) == (0, 0)
+    world.freeze(job, attempt=2)
+    assert world.frozen() == world.keys[::2]
 
 
 def test_a_search_that_grew_since_it_was_counted_is_walked_in_the_bulk_lane(world: World) -> None:
