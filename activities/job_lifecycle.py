@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -20,8 +20,10 @@ from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job, find_job, stamp_run
+from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import InvalidRequest, Request, read_request
+from bulklane.operations.search import measure_search
 
 # a step takes milliseconds: one that takes longer says that it lives
 BEAT_SECONDS = 0.75
@@ -37,6 +39,7 @@ class JobLifecycle:
     small_max_records: int
     search_attributes: bool
     process: str
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
     @activity.defn(name=activity_calls.open_job.__name__)
     def open_job(self, start_arguments: list[Any]) -> JobView:
@@ -44,8 +47,9 @@ class JobLifecycle:
         info = activity.info()
         job_id = str(info.workflow_id)
         request = self._direct_start(job_id, start_arguments)
+        found = self._found(request)
         with self._shift() as connection:
-            job_no = self._job_no(connection, job_id, request)
+            job_no = self._job_no(connection, job_id, request, found)
             # accepting and stamping are one transaction: nobody takes the round for unopened meanwhile
             stamp_run(connection, job_no, run_id=str(info.workflow_run_id), scheduled=schedule_number())
             open_round(connection, job_no)
@@ -102,7 +106,17 @@ class JobLifecycle:
                 return None
             raise _final(FailureType.INVALID_START, str(error)) from None
 
-    def _job_no(self, connection: Connection, job_id: str, request: Request | None) -> int:
+    def _found(self, request: Request | None) -> int | None:
+        """How many documents a search finds, asked before the transaction."""
+        if request is None:
+            return None
+        try:
+            with beating(BEAT_SECONDS):
+                return measure_search(request, self.registry, self.endpoints, self.small_max_records)
+        except InvalidRequest as error:
+            raise _final(FailureType.INVALID_START, str(error)) from None
+
+    def _job_no(self, connection: Connection, job_id: str, request: Request | None, found_by_search: int | None) -> int:
         if request is None:
             known = find_job(connection, job_id)
             if known is None:
@@ -111,7 +125,7 @@ class JobLifecycle:
         try:
             found = accept.find_accepted(connection, request)
             if found is None:
-                size = accept.measure(connection, request, self.small_max_records)
+                size = accept.measure(connection, request, self.small_max_records, found_by_search)
                 found = accept.store(connection, request, size=size, small_max_records=self.small_max_records)
             if found.job.job_id != job_id:
                 message = f"the idempotency key stands for job {found.job.job_id}, not for {job_id}"

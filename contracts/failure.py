@@ -8,6 +8,7 @@ BulklaneFailure
 ├── Superseded        a later attempt owns the range                                     retried after a delay
 ├── Yielded           the attempt gave way to a pause, a reset or a cancellation         retried
 ├── DatabaseTrouble   lost connection, time-outs, deadlocks beyond the segment           retried
+├── SearchTrouble     the search engine is away, or has lost the point in time           retried
 └── OperationMissing  the operation is not deployed on this worker                       retried
 """
 
@@ -24,6 +25,7 @@ class FailureType(StrEnum):
     SUPERSEDED = "Superseded"
     YIELDED = "Yielded"
     DATABASE_TROUBLE = "DatabaseTrouble"
+    SEARCH_TROUBLE = "SearchTrouble"
     OPERATION_MISSING = "OperationMissing"
     PAYLOADS_TOO_LARGE = "PayloadsTooLarge"
 

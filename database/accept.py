@@ -68,8 +68,8 @@ class Proposal(Protocol):
         """Distinct and in key order; None where a condition selects."""
 
     @property
-    def condition(self) -> ColumnElement[bool]:
-        """What selects, where no keys do."""
+    def condition(self) -> ColumnElement[bool] | None:
+        """What selects, where no keys do; None where the search engine does."""
 
     @property
     def duplicates(self) -> int:
@@ -150,10 +150,17 @@ def find_accepted(connection: Connection, proposal: Proposal) -> Accepted | None
     return None if known is None else _replayed(known, proposal, f"job id {proposal.job_id!r}")
 
 
-def measure(connection: Connection, proposal: Proposal, small_max_records: int) -> int:
-    """How many records the selection has, counted up to `small_max_records` + 1."""
+def measure(
+    connection: Connection, proposal: Proposal, small_max_records: int, found_by_search: int | None = None
+) -> int:
+    """How many records the selection has, counted up to `small_max_records` + 1.
+
+    What the search engine selects can't be counted here: the caller says, and a number that isn't known is a large one.
+    """
     if proposal.keys is not None:
         return len(proposal.keys)
+    if proposal.condition is None:
+        return small_max_records + 1 if found_by_search is None else found_by_search
     return count_matching(connection, proposal.records, proposal.tenant, proposal.condition, small_max_records)
 
 
@@ -230,7 +237,7 @@ def _store_selection(connection: Connection, proposal: Proposal, job_no: int, la
     )
     if proposal.keys is not None:
         total = freeze_keys(connection, selection_no, key_types, proposal.keys)
-    elif lane is Lane.SMALL:
+    elif lane is Lane.SMALL and proposal.condition is not None:
         total = freeze_matching(connection, selection_no, proposal.records, proposal.tenant, proposal.condition)
     else:
         return selection_no, None

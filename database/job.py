@@ -80,6 +80,13 @@ _STAMP = (
 )
 
 
+_NOTE_REASON = (
+    update(job)
+    .where(job.c.job_no == bindparam("number"), job.c.round == bindparam("of_round"), job.c.state == bindparam("at"))
+    .values(reason=bindparam("why_so"))
+)
+
+
 def find_job(connection: Connection, job_id: str, tenant: str | None = None) -> Job | None:
     """The job of that id; None where there is none, or it is another tenant's."""
     row = connection.execute(_BY_ID, {"job_id": job_id}).one_or_none()
@@ -106,6 +113,12 @@ def list_jobs(connection: Connection, tenant: str, *, before: int, most: int) ->
 def stamp_run(connection: Connection, job_no: int, *, run_id: str, scheduled: int) -> None:
     """Note which run opened the present round; `scheduled` (microseconds, the server's clock) only grows."""
     connection.execute(_STAMP, {"number": job_no, "run": run_id, "scheduled": scheduled})
+
+
+def note_reason(connection: Connection, seen: Job, reason: str) -> None:
+    """Say why a job waits; nothing where it has moved on since it was seen."""
+    values = {"number": seen.job_no, "of_round": seen.round, "at": seen.state, "why_so": reason[:500]}
+    connection.execute(_NOTE_REASON, values)
 
 
 def move(connection: Connection, old: Job, state: JobState, **values: Any) -> Job:

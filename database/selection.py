@@ -12,6 +12,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Integer,
+    Select,
     bindparam,
     cast,
     func,
@@ -49,6 +50,8 @@ class StoredSelection:
     total: int | None
     duplicates: int
     selected_at: datetime | None
+    epoch: int = 0
+    owed_at_freeze: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,12 @@ _LOCK = _READ.with_for_update()
 _SET_FROZEN = (
     update(selection)
     .where(selection.c.selection_no == bindparam("number"))
-    .values(state=SelectionState.FROZEN, total=bindparam("records"), selected_at=func.clock_timestamp())
+    .values(
+        state=SelectionState.FROZEN,
+        total=bindparam("records"),
+        # a search has selected when it began, not when the last page was stored
+        selected_at=func.coalesce(selection.c.selected_at, func.clock_timestamp()),
+    )
 )
 
 
@@ -127,23 +135,25 @@ def freeze_matching(
     connection: Connection, selection_no: int, records: RecordSet, tenant: str, condition: ColumnElement[bool]
 ) -> int:
     """Store the keys of the tenant's records that match now, as one statement; how many there are."""
+    keys = (column.label(f"key{position}") for position, column in enumerate(records.key, 1))
+    matching = select(*keys).where(_matches(records, tenant, condition))
+    return freeze_selected(connection, selection_no, records.key_types, matching)
+
+
+def freeze_selected(connection: Connection, selection_no: int, key_types: Sequence[KeyType], keys: Select[Any]) -> int:
+    """Store the keys of a query with the columns `key1`, `key2`, ..., which must be distinct; how many there are."""
+    wanted = keys.subquery("wanted")
+    columns = [wanted.c[f"key{position}"] for position in range(1, len(key_types) + 1)]
     ordered = [
         column.collate("C") if key_type is KeyType.TEXT else column
-        for column, key_type in zip(records.key, records.key_types, strict=True)
+        for column, key_type in zip(columns, key_types, strict=True)
     ]
-    numbered = (
-        select(
-            *(column.label(f"key{position}") for position, column in enumerate(records.key, 1)),
-            (func.row_number().over(order_by=ordered) - 1).label("ordinal"),
-        )
-        .where(_matches(records, tenant, condition))
-        .subquery("numbered")
-    )
-    number = cast(numbered.c.ordinal // BLOCK_SIZE, Integer)
-    names = [key_column(position, key_type) for position, key_type in enumerate(records.key_types, 1)]
+    ordinal = (func.row_number().over(order_by=ordered) - 1).label("ordinal")
+    numbered = select(*columns, ordinal).subquery("numbered")
+    names = [key_column(position, key_type) for position, key_type in enumerate(key_types, 1)]
     blocks = select(
         literal(selection_no, BigInteger),
-        number,
+        cast(numbered.c.ordinal // BLOCK_SIZE, Integer),
         func.count(),
         *(
             cast(
@@ -215,4 +225,6 @@ def _stored(row: Any) -> StoredSelection:
         total=row.total,
         duplicates=row.duplicates,
         selected_at=row.selected_at,
+        epoch=row.epoch,
+        owed_at_freeze=row.owed_at_freeze,
     )

@@ -186,22 +186,29 @@ selection = Table(
     Column("total", BigInteger),
     _count("duplicates"),
     _at("selected_at"),
+    # of a search: the attempt that may store pages, and what was owed to the index then
+    _count("epoch"),
+    Column("owed_at_freeze", BigInteger),
 )
 
-block = Table(
-    "block",
-    metadata,
-    Column("selection_no", BigInteger, primary_key=True, autoincrement=False),
-    Column("no", Integer, primary_key=True, autoincrement=False),
-    Column("size", Integer, nullable=False),
-    *(
-        Column(key_column(position, name), ARRAY(column_type))
-        for position in range(1, MAX_KEY_COLUMNS + 1)
-        for name, column_type in KEY_TYPES.items()
-    ),
-    Column("line_numbers", ARRAY(Integer)),
-    Column("payloads", ARRAY(JSONB)),
-)
+
+def _keys() -> list[Column[Any]]:
+    return [
+        Column("selection_no", BigInteger, primary_key=True, autoincrement=False),
+        Column("no", Integer, primary_key=True, autoincrement=False),
+        Column("size", Integer, nullable=False),
+        *(
+            Column(key_column(position, name), ARRAY(column_type))
+            for position in range(1, MAX_KEY_COLUMNS + 1)
+            for name, column_type in KEY_TYPES.items()
+        ),
+    ]
+
+
+block = Table("block", metadata, *_keys(), Column("line_numbers", ARRAY(Integer)), Column("payloads", ARRAY(JSONB)))
+
+# what a walk over the search index has found so far, until it is frozen into blocks
+search_page = Table("search_page", metadata, *_keys())
 
 range_ = Table(
     "range",

@@ -124,6 +124,9 @@ class Operation:
     fields: ClassVar[Mapping[str, Column[Any]]] = {}
     """The columns that a filter may name."""
     effects: ClassVar[Sequence[Effect]] = ()
+    search: ClassVar[IndexEffect | None] = None
+    """The effect whose index a `search` selection asks, this operation's or another's on the same records; by default
+    this operation's only index effect."""
     family: ClassVar[str | None] = None
     """Operations of one family exclude each other on a tenant's data; by default each is its own."""
     parallelism: ClassVar[int] = 1
@@ -143,6 +146,12 @@ class Operation:
     def channels(self) -> list[str]:
         """Where the effects go, each once, in their order."""
         return list(dict.fromkeys(effect.channel for effect in self.effects))
+
+    @property
+    def searched(self) -> IndexEffect | None:
+        """Where a `search` selection asks; None: such a selection is refused."""
+        own = [effect for effect in self.effects if isinstance(effect, IndexEffect)]
+        return self.search or (own[0] if len(own) == 1 else None)
 
 
 @dataclass(frozen=True)

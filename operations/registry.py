@@ -74,7 +74,8 @@ def _check(operation: Operation, channels: dict[str, Any]) -> None:
     names = [effect.name for effect in operation.effects]
     if len(set(names)) < len(names):
         raise OperationError(f"the operation {operation.name!r} has two effects of one name: {', '.join(names)}")
-    for effect in operation.effects:
+    asked = [] if operation.search is None or operation.search in operation.effects else [operation.search]
+    for effect in (*operation.effects, *asked):
         channel = channels.get(effect.channel)
         if channel is None:
             known = ", ".join(sorted(channels)) or "none"

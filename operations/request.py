@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, true
 from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key, shown
 from bulklane.operations.filter import InvalidFilter, read_filter
 from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
+from bulklane.operations.search_query import InvalidQuery, check_query
 
 MOST_IDS = 1_000_000
 MOST_PARALLELISM = 64
@@ -64,7 +65,7 @@ class Request:
     selection_kind: str
     selection_spec: Mapping[str, Any]
     keys: Sequence[Key] | None
-    condition: ColumnElement[bool]
+    condition: ColumnElement[bool] | None
     duplicates: int
     channels: Sequence[str]
     parallelism: int
@@ -77,12 +78,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Selected:
-    """A selection that was read: either keys or a condition."""
+    """A selection that was read: keys, a condition, or neither where the search engine is asked."""
 
     kind: str
     spec: Mapping[str, Any]
     keys: Sequence[Key] | None
-    condition: ColumnElement[bool]
+    condition: ColumnElement[bool] | None
     duplicates: int = 0
 
 
@@ -209,9 +210,13 @@ def _check_tenant(tenant: str, operation: Operation, problems: list[Problem]) ->
     if not tenant:
         return
     try:
-        operation.records.tenant_value(tenant)
+        canonical = format_key((operation.records.tenant_value(tenant),))
     except InvalidKey as error:
         problems.append(Problem("tenant", str(error)))
+        return
+    if canonical != tenant:
+        # leases and documents are compared by this text: two spellings would be two tenants with the same rows
+        problems.append(Problem("tenant", f"{shown(tenant)} is written as {canonical!r} here"))
 
 
 def _parameters(value: object, operation: Operation, problems: list[Problem]) -> Any:
@@ -230,9 +235,17 @@ def _parameters(value: object, operation: Operation, problems: list[Problem]) ->
     return None
 
 
+_SELECTIONS = {
+    "ids": '{"ids": [...]}',
+    "filter": '{"filter": {...}}',
+    "search": '{"search": {...}}',
+    "all": '{"all": true}',
+}
+
+
 def _selection(value: object, operation: Operation, problems: list[Problem]) -> Selected | None:
-    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in ("ids", "filter", "all"):
-        problems.append(Problem("selection", 'needs exactly one of {"ids": [...]}, {"filter": {...}}, {"all": true}'))
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in _SELECTIONS:
+        problems.append(Problem("selection", f"needs exactly one of {', '.join(_SELECTIONS.values())}"))
         return None
     ((kind, spec),) = value.items()
     if kind == "ids":
@@ -241,6 +254,8 @@ def _selection(value: object, operation: Operation, problems: list[Problem]) -> 
         if spec is not True:
             problems.append(Problem("selection.all", "takes only true: it selects every record of the tenant"))
         return Selected("all", {}, None, true())
+    if kind == "search":
+        return _search(spec, operation, problems)
     try:
         return Selected("filter", spec, None, read_filter(spec, operation.fields, "selection.filter"))
     except InvalidFilter as error:
@@ -263,6 +278,20 @@ def _ids(spec: object, operation: Operation, problems: list[Problem]) -> Selecte
                 break
     distinct = sorted(set(keys))
     return Selected("ids", {}, distinct, true(), duplicates=len(keys) - len(distinct))
+
+
+def _search(spec: Any, operation: Operation, problems: list[Problem]) -> Selected | None:
+    effect = operation.searched
+    if effect is None:
+        why = f"the operation {operation.name!r} has no search index: it names no index effect to ask (`search`)"
+        problems.append(Problem("selection.search", why))
+        return None
+    try:
+        check_query(spec, list(effect.document), "selection.search")
+    except InvalidQuery as error:
+        problems.append(Problem(error.path, error.message))
+        return None
+    return Selected("search", spec, None, None)
 
 
 def _hash(tenant: str, operation: str, parameters: Mapping[str, Any], selected: Selected) -> str:

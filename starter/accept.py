@@ -1,5 +1,7 @@
 """Accepts a request: one transaction of the database, and after its commit the start of the workflow."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -12,32 +14,46 @@ from bulklane.database.engine import limited_transaction
 from bulklane.database.job import JobUnknown, find_job
 from bulklane.database.lease import holders
 from bulklane.database.retry import ResourcesOwned, Retried, retry
+from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import Request, read_request
+from bulklane.operations.search import measure_search
 
 STATEMENT_SECONDS = 60.0
 TRIES = 5
+NO_ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType({})
 
 
-def accept_request(engine: Engine, registry: Registry, raw: dict[str, Any], small_max_records: int) -> Accepted:
+def accept_request(
+    engine: Engine,
+    registry: Registry,
+    raw: dict[str, Any],
+    small_max_records: int,
+    endpoints: Mapping[str, Endpoint] = NO_ENDPOINTS,
+) -> Accepted:
     """The job of a request; stored, or found where the same was accepted before.
 
+    `endpoints`: by channel, where a search is counted; one that can't be counted goes to the bulk lane.
     Raises InvalidRequest, Conflict (the resources are owned) and JobIdReused; nothing is stored then.
     """
     request = read_request({"job_id": str(uuid4()), **raw}, registry)
     for _ in range(TRIES):
-        found = _try(engine, request, small_max_records)
+        found = _try(engine, registry, request, small_max_records, endpoints)
         if found is not None:
             return found
     raise LeaseMissed(request.resources)
 
 
-def _try(engine: Engine, request: Request, small_max_records: int) -> Accepted | None:
+def _try(
+    engine: Engine, registry: Registry, request: Request, small_max_records: int, endpoints: Mapping[str, Endpoint]
+) -> Accepted | None:
     with engine.connect() as connection:
-        found = accept.find_accepted(connection, request)
-        if found is not None:
-            return found
-        size = accept.measure(connection, request, small_max_records)
+        known = accept.find_accepted(connection, request)
+    if known is not None:
+        return known
+    found = measure_search(request, registry, endpoints, small_max_records)
+    with engine.connect() as connection:
+        size = accept.measure(connection, request, small_max_records, found)
     try:
         with limited_transaction(engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2) as connection:
             return accept.store(connection, request, size=size, small_max_records=small_max_records)

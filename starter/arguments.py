@@ -69,17 +69,25 @@ def _value(text: str, path: str) -> Any:
 
 
 def read_selection(
-    ids: Sequence[str], ids_files: Sequence[str], filters: Sequence[str], *, every: bool
+    ids: Sequence[str],
+    ids_files: Sequence[str],
+    filters: Sequence[str],
+    searches: Sequence[str] = (),
+    *,
+    every: bool,
 ) -> dict[str, Any]:
     """The one selection among the options; ids stay texts, so that they are exact. Raises InvalidRequest."""
-    given = ["--ids"] * len(ids) + ["--ids-file"] * len(ids_files) + ["--filter"] * len(filters) + ["--all"] * every
+    options = {"--ids": len(ids), "--ids-file": len(ids_files), "--filter": len(filters), "--search": len(searches)}
+    given = [name for name, times in {**options, "--all": int(every)}.items() for _ in range(times)]
     if len(given) != 1:
         told = f"given: {', '.join(given)}" if given else "none is given"
-        _refuse("selection", f"needs exactly one of --ids, --ids-file, --filter and --all, once; {told}")
+        _refuse("selection", f"needs exactly one of --ids, --ids-file, --filter, --search and --all, once; {told}")
     if every:
         return {"all": True}
     if filters:
         return {"filter": read_object(filters[0], "--filter")}
+    if searches:
+        return {"search": read_object(searches[0], "--search")}
     if ids_files:
         return {"ids": _read_lines(ids_files[0])}
     parts = ids[0].split(",")

@@ -21,10 +21,11 @@ from bulklane.database.advance import apply_message
 from bulklane.database.engine import connect_engine
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.retry import Retried
+from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.starter.accept import accept_request, retry_job
-from bulklane.starter.settings import StarterSettings
+from bulklane.starter.settings import ChannelsSettings, StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
 START_SECONDS = 2.0
@@ -53,6 +54,7 @@ class Client:
     small_max_records: int
     workflow_task_timeout: float = 5.0
     who: str = ""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
     _temporal: TemporalClient | None = field(default=None, repr=False)
 
     @classmethod
@@ -65,6 +67,7 @@ class Client:
             small_max_records=known.small_max_records,
             workflow_task_timeout=known.workflow_task_timeout,
             who=known.who,
+            endpoints=ChannelsSettings().endpoints(),
         )
 
     async def __aenter__(self) -> Self:
@@ -92,7 +95,7 @@ class Client:
     ) -> Submission:
         """Accept a job and start it.
 
-        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"all": True}.
+        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"search": {...}}, {"all": True}.
         `options`: parallelism, priority, who, why.
         Repeating a call with the same `idempotency_key` or `job_id` gives the same job.
         Raises InvalidRequest, Conflict (another job owns the data; its `holder` tells which) and JobIdReused.
@@ -107,7 +110,9 @@ class Client:
         }
         raw |= {} if idempotency_key is None else {"idempotency_key": idempotency_key}
         raw |= {} if job_id is None else {"job_id": job_id}
-        accepted = await asyncio.to_thread(accept_request, self.engine, self.registry, raw, self.small_max_records)
+        accepted = await asyncio.to_thread(
+            accept_request, self.engine, self.registry, raw, self.small_max_records, self.endpoints
+        )
         await self._start(accepted)
         return Submission(accepted.job.job_id, accepted.job.lane, accepted.replayed)
 

@@ -27,6 +27,9 @@ def submit(
         typer.Option(help="A file with an id on each line (a JSON array where a key has several columns); - is stdin."),
     ] = None,
     filters: Annotated[list[str] | None, typer.Option("--filter", help="A filter as JSON.")] = None,
+    searches: Annotated[
+        list[str] | None, typer.Option("--search", help="A query on the operation's search index, as JSON.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every record of the tenant.")] = False,
     parameters: Annotated[str | None, typer.Option(help="All parameters as a JSON object.")] = None,
     assignments: Annotated[
@@ -55,7 +58,7 @@ def submit(
         request = {
             "operation": operation,
             "tenant": tenant,
-            "selection": read_selection(ids or [], ids_file or [], filters or [], every=every),
+            "selection": read_selection(ids or [], ids_file or [], filters or [], searches or [], every=every),
             "parameters": read_parameters(parameters, assignments or []),
             "why": why,
             **{name: value for name, value in options.items() if value is not None},

@@ -65,6 +65,7 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("rows", _rows(status)),
         ("outcomes", _outcomes(status)),
         ("folded", f"{status.duplicates:,} ids came more than once" if status.duplicates else ""),
+        ("index behind", f"{status.owed_at_freeze:,} effects were owed to it" if status.owed_at_freeze else ""),
         ("effects owed", f"{status.owed:,}"),
         ("deliveries", _deliveries(status)),
         ("asked by", asked),

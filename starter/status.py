@@ -44,6 +44,8 @@ class JobStatus:
     opened_at: datetime | None
     released_at: datetime | None
     over_at: datetime | None
+    owed_at_freeze: int | None = None
+    """Of a search: effects that were owed to the index when it was searched, so that it was behind by them."""
 
     @property
     def over(self) -> bool:
@@ -94,4 +96,5 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         opened_at=job.opened_at,
         released_at=job.released_at,
         over_at=job.over_at,
+        owed_at_freeze=selection.owed_at_freeze,
     )

@@ -118,14 +118,16 @@ def _check_database(parts: Parts) -> None:
 
 def _bodies(parts: Parts, search_attributes: bool) -> dict[str, Any]:
     engine, registry, timing, process = parts.engine, parts.registry, parts.timing, parts.process
-    lifecycle = JobLifecycle(engine, registry, timing, parts.settings.small_max_records, search_attributes, process)
+    small = parts.settings.small_max_records
+    endpoints = {name: channel.endpoint() for name, channel in parts.settings.channels.items()}
+    lifecycle = JobLifecycle(engine, registry, timing, small, search_attributes, process, endpoints)
     return {
         "open_job": lifecycle.open_job,
         "look": lifecycle.look,
         "release": lifecycle.release,
         "close": lifecycle.close,
         "apply_verb": lifecycle.apply_verb,
-        "freeze": Freeze(engine, registry, timing).freeze,
+        "freeze": Freeze(engine, registry, timing, endpoints, small).freeze,
         "segment": Segment(engine, registry, timing, process).segment,
         "deliver": Deliver(engine, registry, parts.senders, process).deliver,
     }

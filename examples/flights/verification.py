@@ -26,8 +26,8 @@ class FlightsVerification:
     """The readers."""
 
     def expected(self, tenant: str, kind: str, spec: Mapping[str, Any]) -> set[str] | None:
-        """The flights of the CSV that the selection means; None for a list of ids, which is its own input."""
-        if kind == "ids":
+        """The flights of the CSV that the selection means; None for ids, their own input, and for a search."""
+        if kind in ("ids", "search"):
             return None
         return {str(flight.flight_id) for flight in read_flights(tenant) if kind == "all" or matches(flight, spec)}
 

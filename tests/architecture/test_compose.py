@@ -117,8 +117,9 @@ def test_a_worker_would_start_with_its_settings(name: str, monkeypatch: pytest.M
     assert settings.database_url.startswith("postgresql+psycopg://")
     assert environment_of(WORKERS[name])["TEMPORAL_ADDRESS"] == "temporal:7233"
     assert (settings.slots + SPARE_CONNECTIONS) * settings.processes <= settings.connection_budget
-    channel = role_of(WORKERS[name]["command"][0]).channel
-    assert set(settings.channels) == ({channel} if channel else set())
+    role = role_of(WORKERS[name]["command"][0])
+    indexes = {effect.channel for one in registry().operations.values() if (effect := one.searched)}
+    assert set(settings.channels) == ({role.channel} if role.channel else indexes)
 
 
 def test_install_has_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:

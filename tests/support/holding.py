@@ -25,6 +25,7 @@ TRIGGERS = {
         "CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON bulklane.chunk DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
     ),
     "in freeze": "CREATE TRIGGER hold BEFORE INSERT ON bulklane.block FOR EACH ROW",
+    "in search": "CREATE TRIGGER hold BEFORE INSERT ON bulklane.search_page FOR EACH ROW",
     "in release": "CREATE TRIGGER hold BEFORE DELETE ON bulklane.lease FOR EACH ROW",
     "in close": (
         "CREATE TRIGGER hold BEFORE UPDATE ON bulklane.job FOR EACH ROW"
@@ -35,6 +36,7 @@ _TABLE_OF = {
     "after apply": "chunk",
     "before commit": "chunk",
     "in freeze": "block",
+    "in search": "search_page",
     "in release": "lease",
     "in close": "job",
 }

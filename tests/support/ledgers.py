@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -20,7 +21,7 @@ from sqlalchemy import (
 )
 
 from bulklane.database.document import install_row_version
-from bulklane.operations.operation import CallEffect, Operation, Records
+from bulklane.operations.operation import CallEffect, Effect, Operation, Records
 
 metadata = MetaData()
 entries = Table(
@@ -65,7 +66,7 @@ class AddToEntries(Operation):
         row_version=entries.c.row_version,
     )
     fields = {"account": entries.c.account, "booked_at": entries.c.booked_at, "note": entries.c.note}
-    effects = (
+    effects: ClassVar[Sequence[Effect]] = (
         CallEffect("booking", channel="bookings", body={"account": entries.c.account, "amount": entries.c.amount}),
     )
     parallelism = 2

@@ -81,7 +81,7 @@ print([name for name in ("sqlalchemy", "temporalio", "httpx", "pydantic", "bulkl
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "selection: needs exactly one of --ids, --ids-file, --filter and --all, once; none is given"),
+        ([], "selection: needs exactly one of --ids, --ids-file, --filter, --search and --all, once; none is given"),
         (["--all", "--ids", "1"], "given: --ids, --all"),
         (["--ids", "1", "--ids", "2"], "given: --ids, --ids"),
         (["--ids", "1,,2"], "--ids[1]: is empty"),
@@ -201,6 +201,15 @@ def test_exit_codes(error: BaseException, code: int, messages: list[str], capsys
 def test_a_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError), complaints():
         raise ZeroDivisionError
+
+
+def test_a_search_is_one_json_object() -> None:
+    query = '{"term": {"origin": "EWR"}}'
+    assert arguments.read_selection([], [], [], [query], every=False) == {"search": {"term": {"origin": "EWR"}}}
+    with pytest.raises(InvalidRequest, match="--search: must be a JSON object"):
+        arguments.read_selection([], [], [], ["[]"], every=False)
+    with pytest.raises(InvalidRequest, match="given: --filter, --search"):
+        arguments.read_selection([], [], ["{}"], [query], every=False)
 
 
 def test_ids_stay_texts_and_exact(tmp_path: Path) -> None:

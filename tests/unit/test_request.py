@@ -57,7 +57,21 @@ class Unique(Numbered):
     records = Records(table, [table.c.id], table.c.tenant, table.c.row_version)
 
 
-REGISTRY = Registry({one.name: one for one in (Numbered(), Named(), Unique())}, {})
+class Owned(Numbered):
+    """Records whose tenant is a uuid."""
+
+    name = "owned"
+    table: ClassVar[Table] = Table(
+        "owned",
+        metadata,
+        Column("id", BigInteger, primary_key=True),
+        Column("tenant", Uuid),
+        Column("row_version", BigInteger, nullable=False),
+    )
+    records = Records(table, [table.c.id], table.c.tenant, table.c.row_version)
+
+
+REGISTRY = Registry({one.name: one for one in (Numbered(), Named(), Unique(), Owned())}, {})
 UUID_TEXT = "0a1b2c3d-1111-4222-8333-0123456789ab"
 
 
@@ -110,6 +124,12 @@ def test_an_id_that_is_almost_a_number_refuses_the_whole_request(bad: object) ->
 def test_exact_ids_stay_exact() -> None:
     request = read(selection={"ids": [9007199254740993, "9007199254740992", -1, 0, 2**63 - 1]})
     assert request.keys == [(-1,), (0,), (9007199254740992,), (9007199254740993,), (2**63 - 1,)]
+
+
+def test_a_tenant_has_one_spelling_so_that_its_jobs_find_each_other() -> None:
+    assert read(operation="owned", tenant=UUID_TEXT).tenant == UUID_TEXT
+    for spelling in (UUID_TEXT.upper(), UUID_TEXT.replace("-", ""), f"urn:uuid:{UUID_TEXT}", "acme"):
+        assert places(operation="owned", tenant=spelling) == ["tenant"]
 
 
 def test_four_spellings_of_a_uuid_are_one_key_and_three_doubles() -> None:
