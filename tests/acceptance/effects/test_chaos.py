@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -172,13 +173,13 @@ def _told(engine: Engine, job_id: str, url: str) -> dict[str, Told]:
     }
 
 
-def _lines(url: str, what: str, job_id: str) -> list[dict[str, object]]:
+def _lines(url: str, what: str, job_id: str) -> list[dict[str, Any]]:
     answer = httpx.get(f"{url}/{what}", params={"prefix": f"{job_id}/"}, timeout=60, trust_env=False)
     return [json.loads(line) for line in answer.raise_for_status().text.splitlines()]
 
 
-def _record(key: object) -> str:
-    return str(key).split("/")[2]
+def _record(key: str) -> str:
+    return key.split("/")[2]
 
 
 def _states(told: dict[str, Told]) -> Counter[str]:
