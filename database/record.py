@@ -36,6 +36,14 @@ class RecordSet(Protocol):
         """The column that grows with every write of the row."""
 
 
+def own_name(name: str) -> str:
+    """The name of a parameter or of a part of a statement: never a user's column's or table's.
+
+    SQLAlchemy would take such a parameter for a new value of each UPDATE, and PostgreSQL such a part for the table.
+    """
+    return f"_bulklane_{name}"
+
+
 def exactly(column: ColumnElement[Any], value: Any, *, is_text: bool) -> ColumnElement[bool]:
     """Equality byte for byte.
 
