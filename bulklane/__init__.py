@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
     from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
+    from bulklane.operations.per_record import Fail, PerRecord, Skip
     from bulklane.operations.request import InvalidRequest
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
     from bulklane.operations.senders.http_provider import HttpProvider
@@ -24,6 +25,7 @@ _HOMES = {
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
     "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
+    "operations.per_record": ("Fail", "PerRecord", "Skip"),
     "operations.request": ("InvalidRequest",),
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
     "operations.senders.http_provider": ("HttpProvider",),
@@ -40,6 +42,7 @@ __all__ = [
     "Conflict",
     "Done",
     "Endpoint",
+    "Fail",
     "Held",
     "HttpProvider",
     "IndexEffect",
@@ -49,9 +52,11 @@ __all__ = [
     "JobUnknown",
     "Later",
     "Operation",
+    "PerRecord",
     "Records",
     "Refused",
     "SearchIndex",
+    "Skip",
     "Submission",
     "Unknown",
 ]
