@@ -3,10 +3,10 @@
 import contextlib
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -20,7 +20,9 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
 from bulklane.database import effect
 from bulklane.database import range as ranges
+from bulklane.database.bad_records import apply_to_good
 from bulklane.database.chunk import ChunkPlan, apply_chunk, fail_chunk, keys_of
+from bulklane.database.constraint import broken_rule
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import get_job
 from bulklane.database.range import RangeRef
@@ -104,6 +106,8 @@ class Walk:
     selection_no: int
     size: ChunkSize
     standing: ranges.Standing
+    unasked: set[tuple[str, str]] = field(default_factory=set)
+    """Rules that no query can ask about: their bad records are found by bisection."""
 
     def run(self, until: float) -> SegmentEnd:
         """Chunk after chunk; between two of them every reason to stop is looked at."""
@@ -154,11 +158,29 @@ class Walk:
         if trouble is Trouble.RECORD and records == 1:
             self._fail(piece, *reason_of(error))
         elif trouble is Trouble.RECORD:
-            self.size.halve(records)
+            if not self._asked(error, piece):
+                self.size.halve(records)
         else:
             if trouble is Trouble.SLOW:
                 self.size.halve(records)
             raise error
+
+    def _asked(self, error: Exception, piece: Slice) -> bool:
+        """Whether the records that break the rule could be asked for: they are reported, their neighbours changed."""
+        rule = broken_rule(error)
+        if rule is None or rule in self.unasked:
+            return False
+        try:
+            with self._transaction() as connection:
+                result = apply_to_good(connection, self.plan, self.ref, self.epoch, piece)
+        except DBAPIError as again:
+            if trouble_of(again) is Trouble.PASSING:
+                raise
+            if broken_rule(again) in (rule, None):
+                self.unasked.add(rule)
+            return False
+        self._moved(result is not None, piece)
+        return True
 
     def _fail(self, piece: Slice, code: str, reason: str) -> None:
         """Report the one record of the slice, and step over it."""
