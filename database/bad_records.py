@@ -143,11 +143,10 @@ def _new_value(declared: Column[Any], written: Mapping[Any, ColumnElement[Any]],
 
 
 def _is_one_to_one(plan: ChunkPlan) -> bool:
-    """Whether the statement takes new values from no other table, but for the ones that a function has answered."""
+    """Whether the statement takes new values from no other table, but for the one of a function's answers."""
     change = plan.change
-    values = _written(plan).values()
-    others = select(*values, *change._where_criteria).columns_clause_froms
-    return all(one is change.table or getattr(one, "name", None) == own_name("new") for one in others)
+    sources = select(*_written(plan).values(), *change._where_criteria).columns_clause_froms
+    return plan.decide is not None or all(source is change.table for source in sources)
 
 
 def _rules(plan: ChunkPlan, constraints: Constraints, rows: FromClause) -> Iterator[Rule]:
