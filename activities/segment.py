@@ -157,9 +157,10 @@ class Walk:
         records = piece.hi - piece.lo
         if trouble is Trouble.RECORD and records == 1:
             self._fail(piece, *reason_of(error))
+            self.size.found()
         elif trouble is Trouble.RECORD:
             if not self._asked(error, piece):
-                self.size.halve(records)
+                self.size.bisect(records)
         else:
             if trouble is Trouble.SLOW:
                 self.size.halve(records)
