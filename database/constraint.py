@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, bindparam, text
 from sqlalchemy.exc import DBAPIError
 
 from bulklane.database.document import TRIGGER_NAME
+from bulklane.database.record import regclass
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def read_constraints(connection: Connection, table: Table, *, deletes: bool) -> 
     That is so with triggers that come before the write, rules, row security, views and inheritance.
     """
     values = {
-        "table": connection.dialect.identifier_preparer.format_table(table),
+        "table": regclass(connection, table),
         "ours": TRIGGER_NAME,
         "event": _DELETE_EVENT if deletes else _UPDATE_EVENT,
     }
