@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from bulklane.activities.chunk_size import ChunkSize
+from bulklane.activities.failure_threshold import FailureWatch
 from bulklane.activities.failures import Trouble, database_trouble, reason_of, trouble_of
 from bulklane.activities.heartbeat import give_way, schedule_number, superseded
 from bulklane.activities.plan import plan_chunks
@@ -54,9 +55,11 @@ class Segment:
             raise superseded(epoch, standing.epoch)
         plan, stored = self._plan(ref)
         size = ChunkSize(self.timing.chunk_target, standing.chunk_size)
-        walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing)
+        watch = FailureWatch.of(self.engine, self.registry, ref)
+        walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing, watch)
         try:
-            end = walk.run(until=time.monotonic() + request.seconds)
+            # the attempt before may have ended between a chunk and its look
+            end = SegmentEnd.WISH if watch.stopped() else walk.run(until=time.monotonic() + request.seconds)
         except Exception as error:
             self._failed(ref, error)
             self._ended_in_order(ref, epoch, size)
@@ -106,6 +109,7 @@ class Walk:
     selection_no: int
     size: ChunkSize
     standing: ranges.Standing
+    watch: FailureWatch
     unasked: set[tuple[str, str]] = field(default_factory=set)
     """Rules that no query can ask about: their bad records are found by bisection."""
 
@@ -130,7 +134,7 @@ class Walk:
                 self._look_again()
             activity.heartbeat(self.standing.cursor)
             give_way()
-            if self._wish() is not Wish.RUN:
+            if self.watch.stopped() or self._wish() is not Wish.RUN:
                 return SegmentEnd.WISH
             if (activity.is_worker_shutdown() or time.monotonic() > until) and not self.standing.done:
                 return SegmentEnd.CONTINUE

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bulklane.database.accept import Conflict, JobIdReused
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
+    from bulklane.operations.failure_threshold import FailureThreshold
     from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
     from bulklane.operations.per_record import Fail, PerRecord, Skip
     from bulklane.operations.request import InvalidRequest
@@ -24,6 +25,7 @@ _HOMES = {
     "database.accept": ("Conflict", "JobIdReused"),
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
+    "operations.failure_threshold": ("FailureThreshold",),
     "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
     "operations.per_record": ("Fail", "PerRecord", "Skip"),
     "operations.request": ("InvalidRequest",),
@@ -43,6 +45,7 @@ __all__ = [
     "Done",
     "Endpoint",
     "Fail",
+    "FailureThreshold",
     "Held",
     "HttpProvider",
     "IndexEffect",

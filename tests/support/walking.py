@@ -33,7 +33,9 @@ def walk_whole(
     with engine.begin() as connection:
         if chunk is not None:
             connection.execute(update(range_).where(range_.c.job_no == job.job_no).values(chunk_size=chunk))
-        numbers = connection.execute(range_.select().where(range_.c.job_no == job.job_no)).all()
+        numbers = connection.execute(
+            range_.select().where(range_.c.job_no == job.job_no, range_.c.round == job.round)
+        ).all()
     failures: list[BaseException] = []
 
     def walk(number: int) -> None:
