@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
     from bulklane.operations.failure_threshold import FailureThreshold
-    from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
+    from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Records
     from bulklane.operations.per_record import Fail, PerRecord, Skip
     from bulklane.operations.request import InvalidRequest
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
@@ -26,7 +26,7 @@ _HOMES = {
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
     "operations.failure_threshold": ("FailureThreshold",),
-    "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
+    "operations.operation": ("CallEffect", "IndexEffect", "Operation", "OperationError", "Records"),
     "operations.per_record": ("Fail", "PerRecord", "Skip"),
     "operations.request": ("InvalidRequest",),
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
@@ -55,6 +55,7 @@ __all__ = [
     "JobUnknown",
     "Later",
     "Operation",
+    "OperationError",
     "PerRecord",
     "Records",
     "Refused",

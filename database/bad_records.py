@@ -119,7 +119,7 @@ def _new_rows(plan: ChunkPlan, constraints: Constraints) -> FromClause | None:
     generated = [one for one in constraints.columns if one.generated_as is not None and one.name in declared]
     if not generated:
         return rows
-    computed = (literal_column(str(one.generated_as)).label(one.name) for one in generated)
+    computed: list[ColumnElement[Any]] = [literal_column(str(one.generated_as)).label(one.name) for one in generated]
     return select(rows, *computed).subquery(own_name("generated"))
 
 

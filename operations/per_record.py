@@ -104,7 +104,7 @@ def _check_writes(operation: PerRecord) -> None:
     ours = {**dict.fromkeys(records.key, "a key column"), records.tenant: "the tenant column"}
     ours[records.row_version] = "the row version, which moves by itself"
     for column in columns:
-        rule = ours.get(column)
+        rule = ours.get(column) if isinstance(column, Column) else None
         if not isinstance(column, Column) or column.table is not records.table:
             rule = f"no column of {records.table.name}"
         elif column.computed is not None:

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from bulklane.operations.channel import Channel
+from bulklane.operations.failure_threshold import FailureThreshold
 from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Registry, key_type_of
 from bulklane.operations.per_record import check_way
 
@@ -71,6 +72,8 @@ def _check(operation: Operation, channels: dict[str, Any]) -> None:
             raise OperationError(f"the operation {operation.name!r} has no `{required}`")
     _ = operation.records.key_types, key_type_of(operation.records.tenant)
     check_way(operation)
+    if not isinstance(operation.failure_threshold, FailureThreshold | None):
+        raise OperationError(f"failure_threshold of the operation {operation.name!r} must be a FailureThreshold")
     for column in operation.fields.values():
         key_type_of(column)
     names = [effect.name for effect in operation.effects]

@@ -36,7 +36,7 @@ def walk_to_its_end(engine: Engine, registry: Registry, job: Any, chunk: int = 1
     """Segments of the only range until they end otherwise than by their budget; how they ended."""
     with engine.begin() as connection:
         connection.execute(update(range_).where(range_.c.job_no == job.job_no).values(chunk_size=chunk))
-    ends = []
+    ends: list[str] = []
     while not ends or ends[-1] == SegmentEnd.CONTINUE:
         ends.append(segment_activity(engine, registry, job).end)
     return ends

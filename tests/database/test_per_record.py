@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, Text, text
+from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, Text, event, text
 
 from bulklane.contracts.job import JobState
 from bulklane.contracts.message import Verb, VerbMessage
@@ -268,10 +268,30 @@ def test_an_answer_that_cannot_be_meant_is_a_bug_and_names_the_rule(engine: Engi
 
 
 def test_a_slow_function_makes_chunks_smaller(engine: Engine) -> None:
-    make_people(engine, 60)
-    pause = "SELECT pg_sleep(0.03)"
+    make_people(engine, 24)
+    pause = "SELECT pg_sleep(0.05)"
     registry = setting(lambda record: rows(engine, pause) and {"n": 1})
     job = opened(engine, accepted(engine, registry=registry))
     walk_whole(engine, registry, job)
-    assert rows(engine, "SELECT n, count(*) FROM person GROUP BY 1") == [(1, 60)]
-    assert rows(engine, "SELECT count(*) > 3 FROM bulklane.chunk") == [(True,)]
+    assert rows(engine, "SELECT n, count(*) FROM person GROUP BY 1") == [(1, 24)]
+    assert rows(engine, "SELECT count(*) > 1 FROM bulklane.chunk") == [(True,)]
+
+
+def test_the_users_index_serves_the_reading_and_the_writing(engine: Engine) -> None:
+    make_people(engine, 50_000)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE person"))
+    job = opened(engine, accepted(engine, registry=EDITING, small=100_000))
+    plans: list[str] = []
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        if "_bulklane_slice" in statement:
+            plans.append("\n".join(row[0] for row in cursor.connection.execute("EXPLAIN " + statement, parameters)))
+
+    event.listen(engine, "before_cursor_execute", explain)
+    with engine.begin() as connection:
+        one_chunk(connection, job, size=1000, registry=EDITING)
+    event.remove(engine, "before_cursor_execute", explain)
+    assert len(plans) == 2
+    for plan in plans:
+        assert "Seq Scan on person" not in plan, plan

@@ -43,7 +43,8 @@ def test_after_five_deaths_the_record_stands_alone() -> None:
 
 def test_a_bad_record_is_narrowed_down_and_the_size_grows_back_fast() -> None:
     size = ChunkSize(0.1, 1000)
-    bad, at, sizes = 400, 0, []
+    sizes: list[int] = []
+    bad, at = 400, 0
     while True:
         taken = 1000 if not sizes else size.after(0)
         sizes.append(taken)
