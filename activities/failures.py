@@ -17,6 +17,7 @@ class Trouble(StrEnum):
 
     RECORD = "record"
     SLOW = "slow"
+    LARGE = "large"
     PASSING = "passing"
     BUG = "bug"
 
@@ -32,7 +33,7 @@ def trouble_of(error: Exception) -> Trouble:
     if isinstance(error, PoolTimeout):
         return Trouble.PASSING
     if isinstance(error, DecidingTooSlow):
-        return Trouble.SLOW
+        return Trouble.LARGE
     if not isinstance(error, DBAPIError):
         return Trouble.BUG
     state = getattr(error.orig, "sqlstate", None)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
@@ -165,6 +165,8 @@ class Walk:
         elif trouble is Trouble.RECORD:
             if not self._asked(error, piece):
                 self.size.bisect(records)
+        elif trouble is Trouble.LARGE:
+            self.size.halve(records)
         else:
             if trouble is Trouble.SLOW:
                 self.size.halve(records)
@@ -178,7 +180,7 @@ class Walk:
         try:
             with self._transaction() as connection:
                 result = apply_to_good(connection, self.plan, self.ref, self.epoch, piece)
-        except DBAPIError as again:
+        except SQLAlchemyError as again:
             if trouble_of(again) is Trouble.PASSING:
                 raise
             if broken_rule(again) in (rule, None):

@@ -1,8 +1,10 @@
 """Operations written as a function of one record; Bulklane turns a chunk's answers into one statement."""
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from sqlalchemy import ARRAY, Column
@@ -63,7 +65,7 @@ def answering(operation: PerRecord, parameters: Any) -> Callable[[Record], Mappi
         try:
             found = operation.change_record(record, parameters)
         except Exception as error:
-            raise _bug(operation, record, f"raised {type(error).__name__}") from error
+            raise _bug(operation, record, f"raised {type(error).__name__} at {_place(error)}") from error
         if isinstance(found, (Skip, Fail)):
             return found
         if not isinstance(found, Mapping):
@@ -118,6 +120,12 @@ def _check_writes(operation: PerRecord) -> None:
 def _bug(operation: PerRecord, record: Record, what: str) -> OperationError:
     key: Key = tuple(record[column.key] for column in operation.records.key)
     return OperationError(f"change_record of {operation.name!r} {what} (record {format_key(key)})")
+
+
+def _place(error: Exception) -> str:
+    """File and line of the innermost frame: an exception's text may hold record content, its place can't."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
 
 
 def _kind(found: object) -> str:

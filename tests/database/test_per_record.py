@@ -1,5 +1,6 @@
 """Operations written as a function of one record, on real PostgreSQL."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -7,9 +8,13 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, Text, event, text
+from temporalio.testing import ActivityEnvironment
 
+from bulklane.activities.segment import Segment
 from bulklane.contracts.job import JobState
 from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.timing import Timing
+from bulklane.contracts.walk import SegmentRequest
 from bulklane.database import range as ranges
 from bulklane.database.retry import retry
 from bulklane.operations.operation import OperationError, Records, Registry
@@ -24,6 +29,7 @@ from tests.database.jobs import (
     opened,
     registry_of,
     rows,
+    stands,
     walk,
 )
 from tests.support.ledgers import AddParameters, AddToEntries, amounts, entries, make_entries
@@ -253,7 +259,7 @@ def test_a_value_that_cannot_be_stored_fails_its_record_alone(engine: Engine, ba
         (7, "returned a int"),
         ({"row_version": 7}, "'row_version', which is not in `writes` \\(n, name\\)"),
         ({"nope": 7}, "set 'nope'"),
-        (lambda record: record["nope"], "raised KeyError \\(record 1\\)"),
+        (lambda record: record["nope"], r"raised KeyError at test_per_record.py:\d+ \(record 1\)"),
         (lambda record: record.update(n=1), "raised AttributeError"),
     ],
 )
@@ -295,3 +301,21 @@ def test_the_users_index_serves_the_reading_and_the_writing(engine: Engine) -> N
     assert len(plans) == 2
     for plan in plans:
         assert "Seq Scan on person" not in plan, plan
+
+
+def test_a_bug_of_the_function_ends_the_job_after_some_attempts_and_says_where(engine: Engine) -> None:
+    make_people(engine, 2)
+    registry = setting(lambda record: record["secret"])
+    job = opened(engine, accepted(engine, registry=registry))
+    for attempt in (7, 8):
+        environment = ActivityEnvironment()
+        scheduled = datetime.now(UTC)
+        environment.info = replace(environment.info, attempt=attempt, current_attempt_scheduled_time=scheduled)
+        segment = Segment(engine, registry, Timing(), "test")
+        with pytest.raises(OperationError):
+            environment.run(segment.segment, SegmentRequest(job.job_no, 1, 0, 5.0))
+        assert (look(engine, job).state is JobState.FAILED) is (attempt == 8)
+    ended = stands(engine, job)
+    assert ended.reason.startswith("the operation fails: change_record of 'edit_people' raised KeyError at test_per_")
+    assert (ended.failed, ended.not_started) == (0, 2)
+    assert "secret" not in ended.reason
