@@ -177,6 +177,7 @@ class Walk:
         rule = broken_rule(error)
         if rule is None or rule in self.unasked:
             return False
+        began = time.monotonic()
         try:
             with self._transaction() as connection:
                 result = apply_to_good(connection, self.plan, self.ref, self.epoch, piece)
@@ -186,6 +187,7 @@ class Walk:
             if broken_rule(again) in (rule, None):
                 self.unasked.add(rule)
             return False
+        self.size.took(piece.hi - piece.lo, time.monotonic() - began)
         self._moved(result is not None, piece)
         return True
 
