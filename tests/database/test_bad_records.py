@@ -16,7 +16,7 @@ from tests.database.jobs import accepted, opened, operation_on, registry_of, row
 from tests.support.ledgers import AddParameters
 from tests.support.people import EditPeople, make_people, people
 from tests.support.statements import counted
-from tests.support.walking import walk_whole
+from tests.support.walking import PATIENT, walk_whole
 
 OUTCOMES = "SELECT key, kind, code, reason FROM bulklane.outcome ORDER BY key"
 
@@ -102,7 +102,7 @@ def walked(engine: Engine, operation: Operation, chunk: int = 1000, **request: A
     registry = registry_of(operation)
     job = opened(engine, accepted(engine, registry=registry, parallelism=1, **request))
     with counted(engine) as found:
-        walk_whole(engine, registry, job, chunk=chunk)
+        walk_whole(engine, registry, job, chunk=chunk, timing=PATIENT)
     with engine.connect() as connection:
         return found.chunks, ranges.counters(connection, job.job_no, 1)
 

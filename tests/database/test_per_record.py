@@ -319,3 +319,30 @@ def test_a_bug_of_the_function_ends_the_job_after_some_attempts_and_says_where(e
     assert ended.reason.startswith("the operation fails: change_record of 'edit_people' raised KeyError at test_per_")
     assert (ended.failed, ended.not_started) == (0, 2)
     assert "secret" not in ended.reason
+
+
+def test_a_record_that_python_cannot_hold_fails_alone(engine: Engine) -> None:
+    make_people(engine, 30)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE person SET seen_at = 'infinity' WHERE id = 5"))
+    job = opened(engine, accepted(engine, registry=EDITING))
+    walk_whole(engine, EDITING, job)
+    assert rows(engine, "SELECT key, kind, code FROM bulklane.outcome") == [("5", "failed", "DataError")]
+    assert rows(engine, "SELECT count(*) FROM person WHERE n = 1") == [(29,)]
+
+
+def test_records_that_no_longer_match_are_skipped_unasked(engine: Engine) -> None:
+    make_people(engine, 10)
+    asked: list[int] = []
+
+    def answer(record: Record) -> Answer:
+        asked.append(record["id"])
+        return {"n": 1}
+
+    registry = setting(answer)
+    selection = {"filter": {"field": "name", "value": ""}}
+    job = opened(engine, accepted(engine, registry=registry, selection=selection))
+    naming(engine, p3="other")
+    walk(engine, job, registry=registry)
+    assert sorted(asked) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
+    assert rows(engine, "SELECT key, kind, reason FROM bulklane.outcome") == [("3", "skipped", "no longer matches")]

@@ -17,7 +17,7 @@ from tests.database.jobs import REGISTRY, accepted, look, opened, registry_of, r
 from tests.support.ledgers import FIRST, AddParameters, AddToEntries, amounts, entries, make_entries
 from tests.support.statements import counted
 from tests.support.waiting import until
-from tests.support.walking import walk_whole
+from tests.support.walking import PATIENT, walk_whole
 
 SIZES = [1, 2, 7, 28, 29, 94, 1000]
 NEW = {"filter": {"field": "note", "op": "=", "value": "new"}}
@@ -243,7 +243,7 @@ def test_no_chunk_uses_a_savepoint(engine: Engine, count: int, by_asking: bool) 
     job = opened(engine, accepted(engine, parallelism=1))
     with engine.begin() as old, counted(engine) as found:
         old.execute(text("SELECT pg_current_xact_id()"))
-        walk_whole(engine, REGISTRY, job, chunk=1000)
+        walk_whole(engine, REGISTRY, job, chunk=1000, timing=PATIENT)
         with engine.connect() as connection:
             assert ranges.counters(connection, job.job_no, 1) == ranges.Counters(changed=count // 2, failed=count // 2)
         # the rows of a chunk carry its transaction's id: those of a subtransaction would carry that one's
