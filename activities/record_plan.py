@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Delete, Update
+from sqlalchemy.exc import InvalidRequestError
 
 from bulklane.database.record_change import NotChanged, RecordChange, RecordFunction
 from bulklane.database.written import written_columns
 from bulklane.operations.operation import Operation, OperationError
-from bulklane.operations.per_record import Fail, PerRecord, Skip, answering
+from bulklane.operations.per_record import Answer, Fail, PerRecord, Record, Skip, answering
 
 Decide = Callable[..., Any]
 
@@ -35,14 +36,14 @@ def _moved(operation: Operation, change: Update) -> Update:
     name = next((name for name, column in written_columns(change).items() if column is version), version)
     try:
         return change.values({name: version + 1})
-    except Exception as error:
+    except InvalidRequestError as error:
         raise OperationError(
             f"the change of {operation.name!r} has ordered_values(), and Bulklane has to move {version.name} in it:"
             " use values()"
         ) from error
 
 
-def _asked(answer: Callable[[Mapping[str, Any]], Mapping[str, Any] | Skip | Fail]) -> RecordFunction:
+def _asked(answer: Callable[[Record], Answer]) -> RecordFunction:
     def ask(record: Mapping[str, Any]) -> Mapping[str, Any] | NotChanged:
         match answer(record):
             case Skip(reason):

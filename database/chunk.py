@@ -1,6 +1,8 @@
 """The chunk transaction: gate, apply, owed effects, exceptions, ledger, cursor and counters, as one statement.
 
 It is the only place where records change. Where the gate finds no row, every other part of the chain is empty.
+Where records have to be looked at before, they are read and locked by a statement of their own in the same transaction,
+behind the same gate; what was decided then goes into the chain.
 """
 
 from collections.abc import Callable, Mapping, Sequence

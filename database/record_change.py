@@ -66,26 +66,17 @@ class RecordChange:
     @cached_property
     def statement(self) -> Update:
         """The UPDATE that sets what the function answered; its parameters come from `decide`."""
-        key_names = [f"key{number}" for number, _ in enumerate(self.records.key)]
-        names = [f"{part}{number}" for number, _ in enumerate(self.columns) for part in ("given", "value")]
-        arrays = [
-            *(_array(name, _key_type(one)) for name, one in zip(key_names, self.records.key_types, strict=True)),
-            *(
-                _array(name, Boolean() if name.startswith("given") else _wire_type(self.columns[int(name[5:])]))
-                for name in names
-            ),
-        ]
-        new = unnested(arrays, [*key_names, *names], own_name("new"))
+        arrays = {f"key{n}": _key_type(kind) for n, kind in enumerate(self.records.key_types)}
+        for n, column in enumerate(self.columns):
+            arrays |= {f"given{n}": Boolean(), f"value{n}": _wire_type(column)}
+        new = unnested([_array(name, kind) for name, kind in arrays.items()], list(arrays), own_name("new"))
+        keys = [new.c[f"key{n}"] for n, _ in enumerate(self.records.key)]
         values = {
-            column: case((new.c[f"given{number}"], new.c[f"value{number}"]), else_=column)
-            for number, column in enumerate(self.columns)
+            column: case((new.c[f"given{n}"], new.c[f"value{n}"]), else_=column)
+            for n, column in enumerate(self.columns)
         }
-        keys = [new.c[name] for name in key_names]
-        return (
-            update(self.records.table)
-            .where(same_key(list(self.records.key), keys, self.records.key_types))
-            .values(values)
-        )
+        same = same_key(list(self.records.key), keys, self.records.key_types)
+        return update(self.records.table).where(same).values(values)
 
     def decide(self, connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any]) -> Decision:
         """Ask the function about each of the chunk's records; raises what it raises, and DecidingTooSlow."""

@@ -117,7 +117,7 @@ class Operation:
     """One kind of bulk change.
 
     Subclass it, set the class variables, write `change`, and name the module in `BULKLANE_OPERATIONS`, ending in
-    `OPERATIONS = [MyOperation()]`.
+    `OPERATIONS = [MyOperation()]`. Where one statement can't say it, subclass `PerRecord`.
     """
 
     name: ClassVar[str]

@@ -57,7 +57,7 @@ class PerRecord(Operation):
         raise NotImplementedError
 
 
-def answering(operation: PerRecord, parameters: Any) -> Callable[[Record], Mapping[str, Any] | Skip | Fail]:
+def answering(operation: PerRecord, parameters: Any) -> Callable[[Record], Answer]:
     """`change_record` with its answer checked; raises OperationError for one that can't be meant."""
     may_write = {column.key for column in operation.writes}
 
