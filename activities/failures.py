@@ -3,11 +3,13 @@
 from enum import StrEnum
 
 from psycopg import errors
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from temporalio.exceptions import ApplicationError
 
 from bulklane.contracts.failure import FailureType
+from bulklane.database.record_change import DecidingTooSlow
+from bulklane.operations.operation import OperationError
 
 
 class Trouble(StrEnum):
@@ -15,6 +17,7 @@ class Trouble(StrEnum):
 
     RECORD = "record"
     SLOW = "slow"
+    LARGE = "large"
     PASSING = "passing"
     BUG = "bug"
 
@@ -29,9 +32,14 @@ def trouble_of(error: Exception) -> Trouble:
     """What an error of a chunk's transaction means."""
     if isinstance(error, PoolTimeout):
         return Trouble.PASSING
+    if isinstance(error, DecidingTooSlow):
+        return Trouble.LARGE
     if not isinstance(error, DBAPIError):
         return Trouble.BUG
     state = getattr(error.orig, "sqlstate", None)
+    if state is None and isinstance(error, DataError):
+        # the driver's own: a NUL in a new value, a time that Python can't hold
+        return Trouble.RECORD
     if state is None:
         lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
         return Trouble.PASSING if lost else Trouble.BUG
@@ -44,6 +52,8 @@ def trouble_of(error: Exception) -> Trouble:
 
 def reason_of(error: Exception) -> tuple[str, str]:
     """A code and a short reason without record content: which rule was broken, not by which value."""
+    if isinstance(error, OperationError):
+        return OperationError.__name__, str(error)
     original = error.orig if isinstance(error, DBAPIError) else error
     state = getattr(original, "sqlstate", None) or type(original).__name__
     diagnostics = getattr(original, "diag", None)

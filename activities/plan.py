@@ -1,10 +1,9 @@
 """Turns an operation and a job into what the chunk transaction does."""
 
-from typing import Any
-
 from sqlalchemy import Connection, Text, cast, func
 from temporalio.exceptions import ApplicationError
 
+from bulklane.activities.record_plan import change_of
 from bulklane.contracts.failure import FailureType
 from bulklane.database.chunk import ChunkPlan, OwedEffect
 from bulklane.database.job import Job
@@ -26,17 +25,15 @@ def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[C
     operation = operation_of(registry, job)
     stored = read_selection(connection, job.selection_no)
     parameters = read_parameters(operation, job.parameters)
-    change: Any = operation.change(parameters)
-    records = operation.records
-    if records.row_version_by == "application" and change.is_update:
-        change = change.values({records.row_version: records.row_version + 1})
+    change, decide = change_of(operation, parameters)
     plan = ChunkPlan(
-        records=records,
+        records=operation.records,
         tenant=job.tenant,
         condition=read_condition(operation, stored.kind, stored.spec),
         change=change,
         effects=[_owed(effect) for effect in operation.effects],
         reopened=job.round > 1,
+        decide=decide,
     )
     return plan, stored
 

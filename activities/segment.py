@@ -3,7 +3,7 @@
 import contextlib
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from bulklane.activities.chunk_size import ChunkSize
+from bulklane.activities.failure_threshold import FailureWatch
 from bulklane.activities.failures import Trouble, database_trouble, reason_of, trouble_of
 from bulklane.activities.heartbeat import give_way, schedule_number, superseded
 from bulklane.activities.plan import plan_chunks
@@ -20,7 +21,9 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
 from bulklane.database import effect
 from bulklane.database import range as ranges
+from bulklane.database.bad_records import apply_to_good
 from bulklane.database.chunk import ChunkPlan, apply_chunk, fail_chunk, keys_of
+from bulklane.database.constraint import broken_rule
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import get_job
 from bulklane.database.range import RangeRef
@@ -52,9 +55,11 @@ class Segment:
             raise superseded(epoch, standing.epoch)
         plan, stored = self._plan(ref)
         size = ChunkSize(self.timing.chunk_target, standing.chunk_size)
-        walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing)
+        watch = FailureWatch.of(self.engine, self.registry, ref)
+        walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing, watch)
         try:
-            end = walk.run(until=time.monotonic() + request.seconds)
+            # the attempt before may have ended between a chunk and its look
+            end = SegmentEnd.WISH if watch.stopped() else walk.run(until=time.monotonic() + request.seconds)
         except Exception as error:
             self._failed(ref, error)
             self._ended_in_order(ref, epoch, size)
@@ -104,6 +109,9 @@ class Walk:
     selection_no: int
     size: ChunkSize
     standing: ranges.Standing
+    watch: FailureWatch
+    unasked: set[tuple[str, str]] = field(default_factory=set)
+    """Rules that no query can ask about: their bad records are found by bisection."""
 
     def run(self, until: float) -> SegmentEnd:
         """Chunk after chunk; between two of them every reason to stop is looked at."""
@@ -126,7 +134,7 @@ class Walk:
                 self._look_again()
             activity.heartbeat(self.standing.cursor)
             give_way()
-            if self._wish() is not Wish.RUN:
+            if self.watch.stopped() or self._wish() is not Wish.RUN:
                 return SegmentEnd.WISH
             if (activity.is_worker_shutdown() or time.monotonic() > until) and not self.standing.done:
                 return SegmentEnd.CONTINUE
@@ -153,12 +161,35 @@ class Walk:
         records = piece.hi - piece.lo
         if trouble is Trouble.RECORD and records == 1:
             self._fail(piece, *reason_of(error))
+            self.size.found()
         elif trouble is Trouble.RECORD:
+            if not self._asked(error, piece):
+                self.size.bisect(records)
+        elif trouble is Trouble.LARGE:
             self.size.halve(records)
         else:
             if trouble is Trouble.SLOW:
                 self.size.halve(records)
             raise error
+
+    def _asked(self, error: Exception, piece: Slice) -> bool:
+        """Whether the records that break the rule could be asked for: they are reported, their neighbours changed."""
+        rule = broken_rule(error)
+        if rule is None or rule in self.unasked:
+            return False
+        began = time.monotonic()
+        try:
+            with self._transaction() as connection:
+                result = apply_to_good(connection, self.plan, self.ref, self.epoch, piece)
+        except SQLAlchemyError as again:
+            if trouble_of(again) is Trouble.PASSING:
+                raise
+            if broken_rule(again) in (rule, None):
+                self.unasked.add(rule)
+            return False
+        self.size.took(piece.hi - piece.lo, time.monotonic() - began)
+        self._moved(result is not None, piece)
+        return True
 
     def _fail(self, piece: Slice, code: str, reason: str) -> None:
         """Report the one record of the slice, and step over it."""

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from bulklane.database.accept import Conflict, JobIdReused
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
-    from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
+    from bulklane.operations.failure_threshold import FailureThreshold
+    from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Records
+    from bulklane.operations.per_record import Fail, PerRecord, Skip
     from bulklane.operations.request import InvalidRequest
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
     from bulklane.operations.senders.http_provider import HttpProvider
@@ -23,7 +25,9 @@ _HOMES = {
     "database.accept": ("Conflict", "JobIdReused"),
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
-    "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
+    "operations.failure_threshold": ("FailureThreshold",),
+    "operations.operation": ("CallEffect", "IndexEffect", "Operation", "OperationError", "Records"),
+    "operations.per_record": ("Fail", "PerRecord", "Skip"),
     "operations.request": ("InvalidRequest",),
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
     "operations.senders.http_provider": ("HttpProvider",),
@@ -40,6 +44,8 @@ __all__ = [
     "Conflict",
     "Done",
     "Endpoint",
+    "Fail",
+    "FailureThreshold",
     "Held",
     "HttpProvider",
     "IndexEffect",
@@ -49,9 +55,12 @@ __all__ = [
     "JobUnknown",
     "Later",
     "Operation",
+    "OperationError",
+    "PerRecord",
     "Records",
     "Refused",
     "SearchIndex",
+    "Skip",
     "Submission",
     "Unknown",
 ]

@@ -1,10 +1,12 @@
 """The chunk transaction: gate, apply, owed effects, exceptions, ledger, cursor and counters, as one statement.
 
 It is the only place where records change. Where the gate finds no row, every other part of the chain is empty.
+Where records have to be looked at before, they are read and locked by a statement of their own in the same transaction,
+behind the same gate; what was decided then goes into the chain.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +19,7 @@ from sqlalchemy import (
     Delete,
     Executable,
     Integer,
+    Select,
     Text,
     Update,
     bindparam,
@@ -37,10 +40,13 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from bulklane.contracts.key import KeyType
 from bulklane.database.range import RangeRef
 from bulklane.database.record import RecordSet, key_text, owned_by, same_key, unnested
+from bulklane.database.record import own_name as _p
 from bulklane.database.selection import BLOCK_SIZE, Slice
 from bulklane.database.tables import KEY_TYPES, block, chunk, key_column, outcome, owed, range_
 
 NO_LONGER_MATCHES = "no longer matches"
+LONGEST_REASON = 500
+_OUTCOME_PARTS = ("key", "kind", "code", "reason")
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,25 @@ class OwedEffect:
 
 
 @dataclass(frozen=True)
+class RecordOutcome:
+    """What becomes of a record (key in text form) that is not changed: `skipped` or `failed`, and why."""
+
+    key: str
+    kind: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is known of a chunk's records before its statement runs."""
+
+    outcomes: Sequence[RecordOutcome] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Of the plan's change, by their full names."""
+
+
+@dataclass(frozen=True)
 class ChunkPlan:
     """What an operation does to the records of a chunk: the change, the condition still to hold, the effects owed."""
 
@@ -74,19 +99,18 @@ class ChunkPlan:
     effects: Sequence[OwedEffect]
     reopened: bool = False
     """Whether the records may have an outcome of an earlier round, which a change takes back."""
+    decide: Callable[[Connection, "ChunkPlan", Mapping[str, Any]], Decision] | None = None
+    """Reads and locks the chunk's records and decides about each, where the change is written per record."""
 
     @cached_property
     def statement(self) -> Executable:
         """The whole chain; composed once, compiled once by SQLAlchemy's cache."""
-        return _chain(self)
+        return _chain(self, None)
 
-
-def _p(name: str) -> str:
-    """The name of a parameter or of a part of the chain: never a user's column's or table's.
-
-    SQLAlchemy would take such a parameter for a new value of each UPDATE, and PostgreSQL such a part for the table.
-    """
-    return f"_bulklane_{name}"
+    @cached_property
+    def deciding_statement(self) -> Executable:
+        """The same, where the outcomes of some records are known before."""
+        return _chain(self, _decided())
 
 
 def apply_chunk(connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: int, piece: Slice) -> ChunkResult | None:
@@ -94,15 +118,42 @@ def apply_chunk(connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: i
 
     Raises what the operation's statement raises: nothing is stored then.
     """
-    return _result(connection, plan.statement, _values(ref, epoch, piece))
+    parameters = chunk_parameters(ref, epoch, piece)
+    if plan.decide is None:
+        return _result(connection, plan.statement, parameters)
+    return apply_decision(connection, plan, parameters, plan.decide(connection, plan, parameters))
+
+
+def apply_decision(
+    connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any], decision: Decision
+) -> ChunkResult | None:
+    """The same for a chunk of which some outcomes are decided; the others' records are changed."""
+    outcomes = {
+        _p(f"decided_{part}"): [getattr(outcome, part) for outcome in decision.outcomes] for part in _OUTCOME_PARTS
+    }
+    return _result(connection, plan.deciding_statement, {**parameters, **decision.parameters, **outcomes})
+
+
+def locked_records(plan: ChunkPlan, *columns: ColumnElement[Any]) -> Select[Any]:
+    """These columns of the slice's records that the plan is to change, locked, in key order.
+
+    No row unless the gate was passed. The lock is the one that the change itself takes.
+    """
+    types, key = plan.records.key_types, plan.records.key
+    ordered = [one.collate("C") if kind is KeyType.TEXT else one for one, kind in zip(key, types, strict=True)]
+    statement = _narrowed(plan, _sliced(types, _GATE), select(*columns).order_by(*ordered))
+    locked: Select[Any] = statement.with_for_update(
+        of=plan.records.table, key_share=not isinstance(plan.change, Delete)
+    )
+    return locked
 
 
 def fail_chunk(
     connection: Connection, ref: RangeRef, epoch: int, piece: Slice, key: str, code: str, reason: str
 ) -> ChunkResult | None:
     """Report the slice's one record as failed and step over it; None where the gate was not passed."""
-    values = _values(ref, epoch, piece) | {"bad_key": key, "bad_code": code, "bad_reason": reason[:500]}
-    return _result(connection, _FAIL, values)
+    bad = {_p("bad_key"): key, _p("bad_code"): code, _p("bad_reason"): reason[:LONGEST_REASON]}
+    return _result(connection, _FAIL, chunk_parameters(ref, epoch, piece) | bad)
 
 
 def keys_of(connection: Connection, piece: Slice, key_types: Sequence[KeyType]) -> list[str]:
@@ -111,14 +162,12 @@ def keys_of(connection: Connection, piece: Slice, key_types: Sequence[KeyType]) 
     rows = unnested(list(columns.c), [f"key{n}" for n in range(1, len(key_types) + 1)], "one")
     names = [rows.c[f"key{n}"] for n in range(1, len(key_types) + 1)]
     statement = select(key_text(names, key_types)).select_from(columns.join(rows, true())).order_by(rows.c.ordinal)
-    return [
-        row[0]
-        for row in connection.execute(statement, {_p(name): value for name, value in _slice_values(piece).items()})
-    ]
+    return list(connection.execute(statement, _slice_parameters(piece)).scalars())
 
 
-def _values(ref: RangeRef, epoch: int, piece: Slice) -> dict[str, Any]:
-    return _slice_values(piece) | {
+def chunk_parameters(ref: RangeRef, epoch: int, piece: Slice) -> dict[str, Any]:
+    """The parameters that every statement about a chunk takes, by their full names."""
+    values = {
         "of_job": ref.job_no,
         "of_round": ref.round,
         "of_range": ref.range_no,
@@ -127,21 +176,23 @@ def _values(ref: RangeRef, epoch: int, piece: Slice) -> dict[str, Any]:
         "to_cursor": piece.hi,
         "size": piece.hi - piece.lo,
     }
+    return _slice_parameters(piece) | {_p(name): value for name, value in values.items()}
 
 
-def _slice_values(piece: Slice) -> dict[str, Any]:
+def _slice_parameters(piece: Slice) -> dict[str, Any]:
     number = piece.lo // BLOCK_SIZE
     first = number * BLOCK_SIZE
-    return {
+    values = {
         "of_selection": piece.selection_no,
         "of_block": number,
         "slice_from": piece.lo - first + 1,
         "slice_to": piece.hi - first,
     }
+    return {_p(name): value for name, value in values.items()}
 
 
-def _result(connection: Connection, statement: Executable, values: dict[str, Any]) -> ChunkResult | None:
-    row = connection.execute(statement, {_p(name): value for name, value in values.items()}).one_or_none()
+def _result(connection: Connection, statement: Executable, parameters: Mapping[str, Any]) -> ChunkResult | None:
+    row = connection.execute(statement, parameters).one_or_none()
     if row is None:
         return None
     return ChunkResult(row.cursor, row.changed, row.skipped, row.not_found, row.failed)
@@ -182,13 +233,20 @@ def _sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
     return statement.cte(_p("slice")).prefix_with("MATERIALIZED")
 
 
-def _chain(plan: ChunkPlan) -> Executable:
+def _decided() -> CTE:
+    """The outcomes that are known before."""
+    arrays = [bindparam(_p(f"decided_{part}"), type_=ARRAY(Text())) for part in _OUTCOME_PARTS]
+    rows = unnested(arrays, _OUTCOME_PARTS, "one")
+    return select(*(rows.c[part] for part in _OUTCOME_PARTS)).cte(_p("decided")).prefix_with("MATERIALIZED")
+
+
+def _chain(plan: ChunkPlan, decided: CTE | None) -> Executable:
     types = plan.records.key_types
     names = [f"key{position}" for position in range(1, len(types) + 1)]
     slice_ = _sliced(types, _GATE)
-    changed = _changed(plan, slice_)
+    changed = _changed(plan, slice_, decided)
     tally = select(func.count().label("changed")).select_from(changed).cte(_p("tally")).prefix_with("MATERIALIZED")
-    missing = _missing(plan, slice_, changed, tally, names)
+    missing = _missing(plan, slice_, changed, tally, names, decided)
     reported = _reported(missing)
     counts = (
         select(
@@ -196,7 +254,7 @@ def _chain(plan: ChunkPlan) -> Executable:
             tally.c.changed,
             func.count().filter(missing.c.kind == "skipped").label("skipped"),
             func.count().filter(missing.c.kind == "not_found").label("not_found"),
-            literal(0, Integer).label("failed"),
+            func.count().filter(missing.c.kind == "failed").label("failed"),
         )
         .select_from(_GATE.join(tally, true()).outerjoin(missing, true()))
         .group_by(_GATE.c.seq, tally.c.changed)
@@ -218,30 +276,39 @@ def _cleared(changed: CTE) -> CTE:
     )
 
 
-def _changed(plan: ChunkPlan, slice_: CTE) -> CTE:
+def _narrowed(plan: ChunkPlan, slice_: CTE, statement: Any) -> Any:
+    """A statement on the records' table, narrowed to the slice, the tenant and the condition."""
     records = plan.records
     table_columns = list(records.key)
-    change: Any = plan.change.where(owned_by(records, plan.tenant), plan.condition)
+    statement = statement.where(owned_by(records, plan.tenant), plan.condition)
     if len(table_columns) == 1:
         array_type = ARRAY(Text() if records.key_types[0] is KeyType.TEXT else KEY_TYPES[records.key_types[0]])
         keys = cast(select(slice_.c.key1).scalar_subquery(), array_type)
-        change = change.where(table_columns[0] == func.any(keys))
-    else:
-        names = [f"key{position}" for position in range(1, len(table_columns) + 1)]
-        # unnested in a subquery, so that its text has no collation of its own and the user's index serves
-        rows = unnested([select(slice_.c[name]).scalar_subquery() for name in names], names, _p("wanted"))
-        change = change.where(same_key(table_columns, [rows.c[name] for name in names], records.key_types))
+        return statement.where(table_columns[0] == func.any(keys))
+    names = [f"key{position}" for position in range(1, len(table_columns) + 1)]
+    # unnested in a subquery, so that its text has no collation of its own and the user's index serves
+    rows = unnested([select(slice_.c[name]).scalar_subquery() for name in names], names, _p("wanted"))
+    return statement.where(same_key(table_columns, [rows.c[name] for name in names], records.key_types))
+
+
+def _changed(plan: ChunkPlan, slice_: CTE, decided: CTE | None) -> CTE:
+    records = plan.records
+    table_columns = list(records.key)
+    text_key = key_text(table_columns, records.key_types)
+    change = _narrowed(plan, slice_, plan.change)
+    if decided is not None:
+        change = change.where(~select(literal(1)).where(decided.c.key.collate("C") == text_key).exists())
     version = records.row_version + 1 if isinstance(plan.change, Delete) else records.row_version
     return change.returning(  # type: ignore[no-any-return]
         *(column.label(f"key{position}") for position, column in enumerate(table_columns, 1)),
-        key_text(table_columns, records.key_types).label("key"),
+        text_key.label("key"),
         cast(version, BigInteger).label("version"),
         *(effect.body.label(f"body{n}") for n, effect in enumerate(plan.effects) if effect.body is not None),
     ).cte(_p("changed"))
 
 
-def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list[str]) -> CTE:
-    """The slice's keys that were not changed: gone (or never the tenant's), or no longer matching."""
+def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list[str], decided: CTE | None) -> CTE:
+    """The slice's keys that were not changed: gone (or never the tenant's), no longer matching, or decided before."""
     types, records = plan.records.key_types, plan.records
     wanted = unnested([slice_.c[name] for name in names], names, _p("all_wanted"))
     keys = [wanted.c[name] for name in names]
@@ -255,12 +322,19 @@ def _missing(plan: ChunkPlan, slice_: CTE, changed: CTE, tally: CTE, names: list
         )
         .exists()
     )
-    return (
-        select(
-            key_text(keys, types).label("key"),
-            case((present, "skipped"), else_="not_found").label("kind"),
+    text_key = key_text(keys, types)
+    kind: ColumnElement[str] = case((present, "skipped"), else_="not_found")
+    code: ColumnElement[str] = literal("", Text())
+    reason: ColumnElement[str] = case((present, NO_LONGER_MATCHES), else_="")
+    source = slice_.join(wanted, true())
+    if decided is not None:
+        kind, code, reason = (
+            func.coalesce(one, other) for one, other in zip(list(decided.c)[1:], (kind, code, reason), strict=True)
         )
-        .select_from(slice_.join(wanted, true()))
+        source = source.outerjoin(decided, decided.c.key.collate("C") == text_key)
+    return (
+        select(text_key.label("key"), kind.label("kind"), code.label("code"), reason.label("reason"))
+        .select_from(source)
         # without it, the anti-join would run for every chunk
         .where(select(tally.c.changed).scalar_subquery() < bindparam(_p("size"), type_=Integer), ~was_changed)
         .cte(_p("missing"))
@@ -274,8 +348,8 @@ def _reported(missing: CTE) -> CTE:
         missing.c.key,
         bindparam(_p("of_round"), type_=Integer),
         missing.c.kind,
-        literal("", Text()),
-        case((missing.c.kind == "skipped", NO_LONGER_MATCHES), else_=""),
+        missing.c.code,
+        missing.c.reason,
     )
     return _report(rows)
 

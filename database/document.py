@@ -7,7 +7,7 @@ from psycopg import sql
 from sqlalchemy import ARRAY, BigInteger, Column, ColumnElement, Connection, Text, cast, select, text
 
 from bulklane.contracts.key import Key, KeyType, format_key
-from bulklane.database.record import RecordSet, owned_by, same_key, unnested
+from bulklane.database.record import RecordSet, owned_by, regclass, same_key, unnested
 from bulklane.database.tables import KEY_TYPES
 
 
@@ -80,7 +80,7 @@ _UNIQUE_COLUMNS = text(
 
 def has_unique_key(connection: Connection, records: RecordSet) -> bool:
     """Whether an index makes the key unique within a tenant: else a record could be selected under another's key."""
-    table = connection.dialect.identifier_preparer.format_table(records.table)
+    table = regclass(connection, records.table)
     allowed = {str(column.name) for column in (*records.key, records.tenant) if isinstance(column, Column)}
     found = connection.execute(_UNIQUE_COLUMNS, {"table": table}).scalars()
     return any(set(columns) <= allowed for columns in found)
@@ -93,6 +93,5 @@ _HAS_TRIGGER = text(
 
 def has_row_version_trigger(connection: Connection, records: RecordSet) -> bool:
     """Whether the trigger is there and enabled."""
-    preparer = connection.dialect.identifier_preparer
-    values = {"table": preparer.format_table(records.table), "trigger": TRIGGER_NAME}
+    values = {"table": regclass(connection, records.table), "trigger": TRIGGER_NAME}
     return bool(connection.execute(_HAS_TRIGGER, values).scalar_one())

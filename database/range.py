@@ -122,6 +122,12 @@ _COUNTERS = select(
         for counter in (range_.c.changed, range_.c.skipped, _STANDING, range_.c.not_found)
     )
 ).where(range_.c.job_no == bindparam("of_job"), range_.c.round <= bindparam("of_round"))
+_ROUND_COUNTERS = select(
+    *(
+        func.coalesce(func.sum(one), 0)
+        for one in (range_.c.changed, range_.c.skipped, range_.c.failed, range_.c.not_found)
+    )
+).where(_ALL)
 _COUNT: Select[int] = select(func.count()).select_from(range_).where(_ALL)
 _EPOCHS = select(func.coalesce(func.sum(range_.c.epoch), 0)).where(range_.c.job_no == bindparam("of_job"))
 
@@ -169,6 +175,12 @@ def count_ranges(connection: Connection, job_no: int, round_no: int) -> int:
 def counters(connection: Connection, job_no: int, round_no: int) -> Counters:
     """What became of the job's records by the end of this round, added up over the ranges."""
     row = connection.execute(_COUNTERS, {"of_job": job_no, "of_round": round_no}).one()
+    return Counters(*(int(value) for value in row))
+
+
+def round_counters(connection: Connection, job_no: int, round_no: int) -> Counters:
+    """What became of the records of this round alone."""
+    row = connection.execute(_ROUND_COUNTERS, {"of_job": job_no, "of_round": round_no}).one()
     return Counters(*(int(value) for value in row))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, FromClause, Table, Text, and_, cast, func, literal_column
+from sqlalchemy import ColumnElement, Connection, FromClause, Table, Text, and_, cast, func, literal_column
 from sqlalchemy.dialects.postgresql import JSONB
 
 from bulklane.contracts.key import KeyType
@@ -34,6 +34,20 @@ class RecordSet(Protocol):
     @property
     def row_version(self) -> ColumnElement[int]:
         """The column that grows with every write of the row."""
+
+
+def own_name(name: str) -> str:
+    """The name of a parameter or of a part of a statement: never a user's column's or table's.
+
+    SQLAlchemy would take such a parameter for a new value of each UPDATE, and PostgreSQL such a part for the table.
+    """
+    return f"_bulklane_{name}"
+
+
+def regclass(connection: Connection, table: Table) -> str:
+    """A table's name as `to_regclass` reads it."""
+    # a statement's text has its percent signs doubled, a parameter has not
+    return connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
 
 
 def exactly(column: ColumnElement[Any], value: Any, *, is_text: bool) -> ColumnElement[bool]:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Delete, Integer, Select, String, Table, Update, Uuid
 from sqlalchemy.types import TypeEngine
 
 from bulklane.contracts.key import KeyType, KeyValue, parse_value
+
+if TYPE_CHECKING:
+    from bulklane.operations.failure_threshold import FailureThreshold
 
 MAX_KEY_COLUMNS = 4
 
@@ -114,7 +117,7 @@ class Operation:
     """One kind of bulk change.
 
     Subclass it, set the class variables, write `change`, and name the module in `BULKLANE_OPERATIONS`, ending in
-    `OPERATIONS = [MyOperation()]`.
+    `OPERATIONS = [MyOperation()]`. Where one statement can't say it, subclass `PerRecord`.
     """
 
     name: ClassVar[str]
@@ -132,6 +135,8 @@ class Operation:
     parallelism: ClassVar[int] = 1
     hold_lease_until_effects_final: ClassVar[bool] = False
     verification: ClassVar[Verification | None] = None
+    failure_threshold: ClassVar["FailureThreshold | None"] = None
+    """How many failed records a job bears before it ends as failed; by default any number."""
 
     def change(self, parameters: Any) -> Update | Delete:
         """The statement that changes every record of `records.table`: Bulklane narrows it to a chunk and the tenant."""

@@ -7,7 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from bulklane.operations.channel import Channel
+from bulklane.operations.failure_threshold import FailureThreshold
 from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Registry, key_type_of
+from bulklane.operations.per_record import check_way
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 
@@ -69,6 +71,9 @@ def _check(operation: Operation, channels: dict[str, Any]) -> None:
         if not hasattr(operation, required):
             raise OperationError(f"the operation {operation.name!r} has no `{required}`")
     _ = operation.records.key_types, key_type_of(operation.records.tenant)
+    check_way(operation)
+    if not isinstance(operation.failure_threshold, FailureThreshold | None):
+        raise OperationError(f"failure_threshold of the operation {operation.name!r} must be a FailureThreshold")
     for column in operation.fields.values():
         key_type_of(column)
     names = [effect.name for effect in operation.effects]

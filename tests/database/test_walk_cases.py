@@ -2,7 +2,8 @@
 
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -14,8 +15,9 @@ from bulklane.database import range as ranges
 from bulklane.operations.operation import Registry
 from tests.database.jobs import REGISTRY, accepted, look, opened, registry_of, rows, stands
 from tests.support.ledgers import FIRST, AddParameters, AddToEntries, amounts, entries, make_entries
+from tests.support.statements import counted
 from tests.support.waiting import until
-from tests.support.walking import walk_whole
+from tests.support.walking import PATIENT, walk_whole
 
 SIZES = [1, 2, 7, 28, 29, 94, 1000]
 NEW = {"filter": {"field": "note", "op": "=", "value": "new"}}
@@ -229,18 +231,85 @@ def test_rows_that_are_gone_before_the_first_chunk_are_not_found(engine: Engine)
 
 
 @pytest.mark.case("C30")
-def test_no_chunk_uses_a_savepoint(engine: Engine) -> None:
-    make_entries(engine, 1000)
+@pytest.mark.parametrize(("count", "by_asking"), [(1000, True), (100, False)])
+def test_no_chunk_uses_a_savepoint(engine: Engine, count: int, by_asking: bool) -> None:
+    make_entries(engine, count)
     with engine.begin() as connection:
         connection.execute(
             text("UPDATE entry SET amount = 999 WHERE extract(microseconds FROM booked_at)::int % 2 = 0")
         )
+        if not by_asking:
+            connection.execute(text(HIDDEN_RULE))
     job = opened(engine, accepted(engine, parallelism=1))
-    with engine.begin() as old:
+    with engine.begin() as old, counted(engine) as found:
         old.execute(text("SELECT pg_current_xact_id()"))
-        walk_whole(engine, REGISTRY, job, chunk=1000)
+        walk_whole(engine, REGISTRY, job, chunk=1000, timing=PATIENT)
         with engine.connect() as connection:
-            assert ranges.counters(connection, job.job_no, 1) == ranges.Counters(changed=500, failed=500)
+            assert ranges.counters(connection, job.job_no, 1) == ranges.Counters(changed=count // 2, failed=count // 2)
         # the rows of a chunk carry its transaction's id: those of a subtransaction would carry that one's
         written = rows(engine, "SELECT count(DISTINCT xmin::text) FROM entry WHERE amount = 1")
         assert written == rows(engine, "SELECT count(*) FROM bulklane.chunk WHERE changed > 0")
+    assert found.savepoints == 0
+    assert (found.chunks == 2) is by_asking
+
+
+HIDDEN_RULE = """
+ALTER TABLE entry DROP CONSTRAINT amount_small;
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF NEW.amount > 999 THEN RAISE check_violation; END IF; RETURN NULL;
+END $$;
+CREATE TRIGGER refuse AFTER UPDATE ON entry FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+
+
+def seconds_of_a_walk(engine: Engine, *, chunk: int) -> float:
+    """How long a job over all entries takes, walked in this thread."""
+    job = opened(engine, accepted(engine, parallelism=1, small=1_000_000))
+    began = time.monotonic()
+    walk_whole(engine, REGISTRY, job, chunk=chunk)
+    seconds = time.monotonic() - began
+    look(engine, job)
+    return seconds
+
+
+def best_ratio(one: Callable[[], float], other: Callable[[], float], rounds: int) -> float:
+    """How much longer the other takes; the best of so many rounds each, by turns."""
+    pairs = [(one(), other()) for _ in range(rounds)]
+    return min(pair[1] for pair in pairs) / min(pair[0] for pair in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.case("C30")
+def test_an_old_transaction_elsewhere_costs_little(engine: Engine) -> None:
+    with engine.begin() as connection:
+        make_entries(engine, 0)
+        connection.execute(
+            text(
+                "INSERT INTO entry (tenant, account, booked_at) SELECT 'acme', 'acc',"
+                " timestamptz '2026-01-01 UTC' + i * interval '1 s' FROM generate_series(1, 20000) i"
+            )
+        )
+        connection.execute(text("UPDATE entry SET amount = 999 WHERE extract(second FROM booked_at)::int % 2 = 0"))
+
+    def with_an_old_one() -> float:
+        # a snapshot and a transaction id: nothing newer is cleaned up, and no subtransaction forgotten
+        with engine.connect().execution_options(isolation_level="REPEATABLE READ") as old, old.begin():
+            old.execute(text("SELECT pg_current_xact_id(), count(*) FROM entry"))
+            return seconds_of_a_walk(engine, chunk=1000)
+
+    assert best_ratio(lambda: seconds_of_a_walk(engine, chunk=1000), with_an_old_one, rounds=4) <= 1 / 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.case("C35")
+def test_a_chunk_of_bad_records_only_takes_five_times_as_long_at_most(engine: Engine) -> None:
+    make_entries(engine, 1000)
+
+    def with_amounts(amount: int) -> float:
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE entry SET amount = :amount"), {"amount": amount})
+        return seconds_of_a_walk(engine, chunk=1000)
+
+    with_amounts(0), with_amounts(999)
+    ratio = best_ratio(lambda: with_amounts(0), lambda: with_amounts(999), rounds=7)
+    assert ratio <= 5, "1,000 bad records take so many times as long as good ones"

@@ -39,3 +39,35 @@ def test_halving_goes_down_to_one_and_it_grows_back_by_twos() -> None:
 def test_after_five_deaths_the_record_stands_alone() -> None:
     size = ChunkSize(0.1, 5000)
     assert [size.after(deaths) for deaths in range(7)] == [5000, 833, 138, 23, 3, 1, 1]
+
+
+def test_a_bad_record_is_narrowed_down_and_the_size_grows_back_fast() -> None:
+    size = ChunkSize(0.1, 1000)
+    sizes: list[int] = []
+    bad, at = 400, 0
+    while True:
+        taken = 1000 if not sizes else size.after(0)
+        sizes.append(taken)
+        if at <= bad < at + taken:
+            if taken == 1:
+                break
+            size.bisect(taken)
+        else:
+            size.took(taken, 0.01)
+            at += taken
+    assert sizes == [1000, 500, 250, 125, 63, 32, 16, 8, 4, 2, 1, 1]
+    size.found()
+    for _ in range(6):
+        sizes.append(size.after(0))
+        size.took(size.after(0), 0.01)
+    assert sizes[12:] == [1, 4, 16, 64, 256, 1024]
+    assert size.records == 2048
+
+
+def test_suspects_that_turn_out_good_leave_the_size_as_it_was() -> None:
+    size = ChunkSize(0.1, 1000)
+    size.bisect(8)
+    for taken in (4, 2, 1, 1):
+        assert size.after(0) == taken
+        size.took(taken, 0.01)
+    assert size.after(0) == 1000
