@@ -16,6 +16,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from bulklane.activities.deliver import Deliver
 from bulklane.activities.freeze import Freeze
+from bulklane.activities.health import HealthWatch
 from bulklane.activities.interceptor import FailureInterceptor
 from bulklane.activities.job_lifecycle import JobLifecycle
 from bulklane.activities.segment import Segment
@@ -118,6 +119,8 @@ def _check_database(parts: Parts) -> None:
 
 def _bodies(parts: Parts, search_attributes: bool) -> dict[str, Any]:
     engine, registry, timing, process = parts.engine, parts.registry, parts.timing, parts.process
+    limits = parts.settings.pace()
+    health = HealthWatch(engine, limits)
     lifecycle = JobLifecycle(engine, registry, timing, parts.settings.small_max_records, search_attributes, process)
     return {
         "open_job": lifecycle.open_job,
@@ -126,7 +129,7 @@ def _bodies(parts: Parts, search_attributes: bool) -> dict[str, Any]:
         "close": lifecycle.close,
         "apply_verb": lifecycle.apply_verb,
         "freeze": Freeze(engine, registry, timing).freeze,
-        "segment": Segment(engine, registry, timing, process).segment,
+        "segment": Segment(engine, registry, timing, process, limits, health).segment,
         "deliver": Deliver(engine, registry, parts.senders, process).deliver,
     }
 
