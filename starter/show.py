@@ -124,6 +124,8 @@ def progress_line(status: JobStatus, speed: Speed) -> str:
         parts.append(f"{speed.deliveries:,.0f} deliveries/s")
     if speed.seconds_left is not None:
         parts.append(f"about {span(speed.seconds_left)} left")
+    if status.slowed_by:
+        parts.append(f"slowed by: {'; '.join(status.slowed_by)}")
     return ", ".join(parts)
 
 
