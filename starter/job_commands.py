@@ -145,10 +145,11 @@ def throttle(
 
     Exit code 2: a limit can't be as asked for.
     """
-    limits = {"rows_per_second": rows_per_second, "parallelism": parallelism}
-    given = {name: value for name, value in limits.items() if value is not None}
-    if lift and given:
-        raise typer.BadParameter("--lift takes the limits away: name none beside it")
+    from bulklane.contracts.message import read_throttle
+
+    with complaints():
+        read_throttle(rows_per_second, parallelism, lift=lift)
+    given = {} if lift else {"rows_per_second": rows_per_second, "parallelism": parallelism}
     _say("lift_throttle" if lift else "throttle", job_id, why, who, as_json, folder, **given)
 
 
