@@ -14,7 +14,8 @@ from bulklane.database.debt import count_debt
 from bulklane.database.engine import connect_engine
 from bulklane.database.health import Health, read_health
 from bulklane.database.job import Job
-from tests.database.jobs import REGISTRY, Background, accepted, freeze, look, one_chunk, opened, rows
+from tests.database.jobs import REGISTRY, Background, accepted, freeze, look, one_chunk, opened, rows, throttled
+from tests.support.faults import pooler
 from tests.support.ledgers import make_entries
 from tests.support.waiting import until
 from tests.support.walking import segment_activity, walk_whole
@@ -181,3 +182,18 @@ def test_the_slowest_reason_wins_and_is_shown(engine: Engine, users: Engine) -> 
         answer = segment_activity(engine, REGISTRY, job, health=HealthWatch(engine, limits), limits=limits)
     assert answer.reason == "the throttle allows 30 rows/s"
     assert 130 <= answer.processed <= 180
+
+
+def test_pace_works_behind_a_transaction_mode_pooler(engine: Engine, users: Engine, database_url: str) -> None:
+    job = bulk_job(engine, 60)
+    throttled(engine, job, rows_per_second=30)
+    limits = PaceLimits(lock_waits_slow=0.5, slow_rows_per_second=20)
+    with pooler(database_url, 2) as url:
+        through = connect_engine(url, role="test", pool_size=4)
+        health = HealthWatch(through, limits)
+        with users_waiting(users, 1):
+            assert health_of(through).lock_waits == 1
+            answer = segment_activity(through, REGISTRY, job, health=health, limits=limits)
+        through.dispose()
+    assert (answer.end, answer.processed) == ("done", 60)
+    assert answer.reason == "the database is strained: lock waits 1 (limit 0.5): 20 rows/s"
