@@ -171,11 +171,11 @@ class Client:
             throttle = read_throttle(rows_per_second, parallelism)
         except InvalidThrottle as error:
             raise InvalidRequest([Problem(error.field, error.rule)]) from None
-        return await self._say(job_id, Verb.THROTTLE, throttle=throttle, **message)
+        return await self._say(job_id, Verb.THROTTLE, throttle, **message)
 
     async def lift_throttle(self, job_id: str, **message: str) -> JobStatus:
         """Let the job walk as fast as it can again. `message`: as for pause."""
-        return await self._say(job_id, Verb.THROTTLE, throttle=Throttle(), **message)
+        return await self._say(job_id, Verb.THROTTLE, Throttle(), **message)
 
     async def retry(
         self,
@@ -210,12 +210,13 @@ class Client:
         self,
         job_id: str,
         verb: Verb,
+        throttle: Throttle | None = None,
+        /,
         *,
         tenant: str | None = None,
         who: str = "",
         why: str = "",
         message_id: str = "",
-        throttle: Throttle | None = None,
     ) -> JobStatus:
         message = VerbMessage(message_id or str(uuid4()), verb, who or self.who, why, throttle)
 

@@ -8,6 +8,9 @@ import pytest
 from bulklane.activities.health import Strain
 from bulklane.contracts.message import InvalidThrottle, Throttle, read_throttle
 
+NO_RATES: list[Any] = [0, -1, 0.001, 1e7, 10**400, True, "5", [], {}, b"1", math.nan, math.inf, -math.inf]
+NO_PARALLELISM: list[Any] = [0, -1, 65, 2.0, True, "2", [1], 10**400, math.nan]
+
 
 def test_a_measure_has_to_fall_well_below_its_limit_before_the_strain_is_over() -> None:
     lag = Strain("replication lag", 10.0, 60.0, " s")
@@ -54,9 +57,8 @@ def test_a_throttle_is_read(given: dict[str, Any], throttle: Throttle) -> None:
         (None, None, False, "throttle"),
         (None, None, "yes", "lift"),
         (5, None, True, "lift"),
-        *((bad, None, None, "rows_per_second") for bad in (0, -1, 0.001, 1e7, 10**400, True, "5", [], {}, b"1")),
-        *((bad, None, None, "rows_per_second") for bad in (math.nan, math.inf, -math.inf)),
-        *((5, bad, None, "parallelism") for bad in (0, -1, 65, 2.0, True, "2", [1], 10**400, math.nan)),
+        *((bad, None, None, "rows_per_second") for bad in NO_RATES),
+        *((5, bad, None, "parallelism") for bad in NO_PARALLELISM),
     ],
 )
 def test_a_throttle_that_cannot_be_meant_is_refused(
