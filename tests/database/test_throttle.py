@@ -73,12 +73,14 @@ def test_no_second_has_more_than_the_rate_and_the_first_chunk_is_small(engine: E
 def test_records_that_fail_are_taken_from_the_clock_once(engine: Engine) -> None:
     job = walking(engine, 200, parallelism=1)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE entry SET amount = 999 WHERE extract(microseconds FROM booked_at) = 7"))
+        connection.execute(
+            text("UPDATE entry SET amount = 999 WHERE extract(microseconds FROM booked_at)::int % 50 = 7")
+        )
     throttled(engine, job, rows_per_second=100)
     walk_whole(engine, REGISTRY, job)
     walked = chunks(engine)
     assert stands(engine, job).state is JobState.WALKING
-    assert rows(engine, "SELECT count(*) FROM bulklane.outcome") == [(1,)]
+    assert rows(engine, "SELECT count(*) FROM bulklane.outcome") == [(4,)]
     # two seconds' rows, the first half second's at once
     assert 1.3 < (walked[-1][2] - walked[0][2]).total_seconds() < 2.5
 
@@ -137,6 +139,10 @@ def test_a_long_wait_for_the_rate_gives_up_the_slot(engine: Engine) -> None:
     assert answer.end == "held"
     assert 8 < answer.retry_seconds <= 10
     assert processed(engine) == 1
+    throttled(engine, job, rows_per_second=100)
+    began = time.monotonic()
+    assert segment_activity(engine, REGISTRY, job).end == "done", "the slow rate's wait is forgotten"
+    assert time.monotonic() - began < 3
 
 
 def test_a_pause_is_heard_during_a_wait_in_the_slot(engine: Engine) -> None:
