@@ -9,7 +9,7 @@ from bulklane.contracts.message import Throttle, Verb
 from bulklane.database.tables import wish, wish_message
 
 # A walker that comes late to its turn doesn't lower the rate; one that comes after a rest makes no burst.
-SLACK_SECONDS = 0.5
+SLACK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
