@@ -25,7 +25,8 @@ class Trouble(StrEnum):
 # https://www.postgresql.org/docs/18/errcodes-appendix.html
 _RECORD_CLASSES = ("22", "23")  # data exceptions, integrity constraint violations
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")  # connection, rollback, resources, operator, system
-_PASSING_CODES = ("25P04", "55P03", "55006")  # transaction and lock timeouts, object in use
+_PASSING_CODES = ("55P03", "55006")  # lock timeout, object in use
+TRANSACTION_TIMEOUT = "25P04"
 
 
 def trouble_of(error: Exception) -> Trouble:
@@ -43,7 +44,7 @@ def trouble_of(error: Exception) -> Trouble:
     if state is None:
         lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
         return Trouble.PASSING if lost else Trouble.BUG
-    if isinstance(error.orig, errors.QueryCanceled):
+    if isinstance(error.orig, errors.QueryCanceled) or state == TRANSACTION_TIMEOUT:
         return Trouble.SLOW
     if state[:2] in _RECORD_CLASSES:
         return Trouble.RECORD

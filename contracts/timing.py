@@ -13,7 +13,8 @@ class Timing:
 
     The database's must grow from the chunk's target to the server's `deadlock_timeout`: then a chunk that meets a
     user's transaction gives way before PostgreSQL chooses a victim. `suspect_after` must be longer than the longest
-    silence of a healthy job.
+    silence of a healthy job. `trouble_budget`: for how long chunks of a range may meet nothing but database trouble
+    before the job fails.
     """
 
     chunk_target: float = 0.1
@@ -31,6 +32,7 @@ class Timing:
     control_interval: float = 0.5
     shift_statement_timeout: float = 20.0
     freeze_statement_timeout: float = 600.0
+    trouble_budget: float = 3600.0
 
     def violations(self) -> list[str]:
         """A sentence for each part of the relation that doesn't hold, naming both values; empty where all fit."""

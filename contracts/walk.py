@@ -21,16 +21,21 @@ class SegmentEnd(StrEnum):
     CONTINUE = "continue"
     SHUT = "shut"
     WISH = "wish"
+    HELD = "held"
 
 
 @dataclass(frozen=True)
 class SegmentAnswer:
-    """Why the segment ended, and for people: how many records of the job are processed and effects owed by now."""
+    """Why the segment ended, and for people: how many records of the job are processed and effects owed by now.
+
+    `reason`: why it was slower than it could be. Where it is held, nothing is to be tried for `retry_seconds`.
+    """
 
     end: SegmentEnd
     processed: int = 0
     owed: int = 0
     reason: str = ""
+    retry_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,13 @@ def limited_transaction(engine: Engine, *, statement: float, transaction: float)
         yield connection
 
 
+@contextmanager
+def single_statements(engine: Engine) -> Iterator[Connection]:
+    """A connection on which each statement commits by itself: a client that freezes between two holds no row."""
+    with engine.connect() as connection:
+        yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
 def check_server(connection: Connection, deadlock_timeout: float) -> None:
     """Raise DatabaseUnfit where the server is too old, or its `deadlock_timeout` isn't the one that we count on."""
     version = int(connection.scalar(text("SHOW server_version_num")) or 0)

@@ -91,6 +91,7 @@ _TAKE = (
         epoch=bindparam("mine"),
         epoch_cursor=range_.c.cursor,
         orderly=false(),
+        slowed_by="",
         deaths=case((_COUNTS, range_.c.deaths + 1), else_=range_.c.deaths),
         suspect_to=case(
             (_DIED, range_.c.cursor + largest_chunk(range_.c.deaths)),
@@ -114,6 +115,7 @@ _READ = select(
 _SHUT = update(range_).where(_ALL, range_.c.open).values(open=False)
 _REOPEN = update(range_).where(_ALL, ~range_.c.open).values(open=True)
 _UNDONE: Select[int] = select(func.count()).select_from(range_).where(_ALL, range_.c.cursor < range_.c.hi)
+_UNDONE_BEFORE = _UNDONE.where(range_.c.no < bindparam("of_no"))
 # a round re-opens what failed in the rounds before: only the last one's failures stand
 _STANDING = case((range_.c.round == bindparam("of_round"), range_.c.failed), else_=0)
 _COUNTERS = select(
@@ -170,6 +172,11 @@ def all_done(connection: Connection, job_no: int, round_no: int) -> bool:
 def count_ranges(connection: Connection, job_no: int, round_no: int) -> int:
     """How many ranges the round was cut into; 0 until it is frozen."""
     return int(connection.execute(_COUNT, {"of_job": job_no, "of_round": round_no}).scalar_one())
+
+
+def undone_before(connection: Connection, ref: RangeRef) -> int:
+    """How many ranges of the round with smaller numbers have records left."""
+    return int(connection.execute(_UNDONE_BEFORE, _of(ref)).scalar_one())
 
 
 def counters(connection: Connection, job_no: int, round_no: int) -> Counters:

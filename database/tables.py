@@ -135,6 +135,8 @@ wish = Table(
     Column("wish", Text, nullable=False, server_default=text("'run'")),
     Column("rows_per_second", Double),
     Column("parallelism", Integer),
+    # the job's one clock for all its ranges: the next rows may be walked from then on
+    _at("next_rows_at"),
     Column("who", Text, nullable=False, server_default=text("''")),
     Column("why", Text, nullable=False, server_default=text("''")),
     _at("wished_at", null=False),
@@ -152,6 +154,9 @@ wish_message = Table(
     Column("verb", Text, nullable=False),
     Column("who", Text, nullable=False, server_default=text("''")),
     Column("why", Text, nullable=False, server_default=text("''")),
+    # of a throttle
+    Column("rows_per_second", Double),
+    Column("parallelism", Integer),
     Column("applied", Boolean, nullable=False),
     _at("received_at", null=False),
 )
@@ -231,7 +236,11 @@ range_ = Table(
     Column("suspect_to", BigInteger),
     Column("chunk_size", Integer, nullable=False, server_default=text("1000")),
     Column("next_seq", Integer, nullable=False, server_default=text("1")),
+    # since when no chunk got through, without the time in which nobody tried; and the last try
     _at("troubled_since"),
+    _at("troubled_at"),
+    # why the walker is slower than it could be, or stands still; for people
+    Column("slowed_by", Text, nullable=False, server_default=text("''")),
     _count("changed"),
     _count("skipped"),
     _count("failed"),

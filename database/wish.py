@@ -7,9 +7,10 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.job import Wish
-from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.message import Throttle, Verb, VerbMessage
 from bulklane.database.job import Job
 from bulklane.database.tables import wish, wish_message
+from bulklane.database.throttle import set_throttle
 
 _WISH_OF = {Verb.PAUSE: Wish.PAUSE, Verb.RESUME: Wish.RUN, Verb.CANCEL: Wish.CANCEL}
 _FINAL = (Wish.CANCEL, Wish.STOP)
@@ -17,16 +18,19 @@ _FINAL = (Wish.CANCEL, Wish.STOP)
 
 @dataclass(frozen=True)
 class Wanted:
-    """The present wish, by whom, why and since when."""
+    """The present wish, by whom and why; the throttle; and when one of them was last said."""
 
     wish: Wish
     who: str
     why: str
     wished_at: datetime
+    throttle: Throttle
 
 
 _INSERT = insert(wish)
-_READ = select(wish.c.wish, wish.c.who, wish.c.why, wish.c.wished_at).where(wish.c.job_no == bindparam("job_no"))
+_READ = select(wish.c.wish, wish.c.who, wish.c.why, wish.c.wished_at, wish.c.rows_per_second, wish.c.parallelism).where(
+    wish.c.job_no == bindparam("job_no")
+)
 _RECEIVE = upsert(wish_message).on_conflict_do_nothing().returning(wish_message.c.message_id)
 _APPLIED = (
     update(wish_message)
@@ -63,7 +67,8 @@ def insert_wish(connection: Connection, job_no: int) -> None:
 def read_wish(connection: Connection, job_no: int) -> Wanted:
     """What is wanted now; an unlocked read."""
     row = connection.execute(_READ, {"job_no": job_no}).one()
-    return Wanted(Wish(row.wish), row.who, row.why, row.wished_at)
+    throttle = Throttle(row.rows_per_second, row.parallelism)
+    return Wanted(Wish(row.wish), row.who, row.why, row.wished_at, throttle)
 
 
 def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
@@ -71,10 +76,16 @@ def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
     is_new = _is_new(connection, job, message, applied=False)
     if not is_new or job.over:
         return False
-    if not set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why):
+    if not _apply(connection, job, message):
         return False
     connection.execute(_APPLIED, {"number": job.job_no, "message": message.message_id})
     return True
+
+
+def _apply(connection: Connection, job: Job, message: VerbMessage) -> bool:
+    if message.verb is Verb.THROTTLE:
+        return set_throttle(connection, job.job_no, message.throttle or Throttle())
+    return set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why)
 
 
 def note_message(connection: Connection, job: Job, message: VerbMessage) -> bool:
@@ -89,6 +100,8 @@ def _is_new(connection: Connection, job: Job, message: VerbMessage, *, applied: 
         "verb": message.verb,
         "who": message.who,
         "why": message.why,
+        "rows_per_second": message.throttle and message.throttle.rows_per_second,
+        "parallelism": message.throttle and message.throttle.parallelism,
         "applied": applied,
     }
     return connection.execute(_RECEIVE, values).one_or_none() is not None

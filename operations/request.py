@@ -11,12 +11,12 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from sqlalchemy import ColumnElement, true
 
 from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key, shown
+from bulklane.contracts.message import MOST_PARALLELISM
 from bulklane.operations.filter import InvalidFilter, read_filter
 from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
 from bulklane.operations.search_query import InvalidQuery, check_query
 
 MOST_IDS = 1_000_000
-MOST_PARALLELISM = 64
 MOST_PROBLEMS = 20
 LONGEST_NAME = 200
 LONGEST_WHY = 500

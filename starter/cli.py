@@ -28,7 +28,7 @@ def bulklane() -> None:
 
 for _command in (stack_commands.up, stack_commands.env, stack_commands.install):
     app.command(rich_help_panel="This machine")(_command)
-for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "retry", "verify"):
+for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify"):
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
 
 

@@ -1,4 +1,4 @@
-"""The Python client: submit, get, wait, watch, pause, resume, cancel."""
+"""The Python client: submit, get, wait, watch, pause, resume, cancel, throttle, retry."""
 
 import asyncio
 import contextlib
@@ -8,22 +8,24 @@ from datetime import timedelta
 from typing import Any, Self
 from uuid import uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from temporalio.client import Client as TemporalClient
 from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.message import InvalidThrottle, Throttle, Verb, VerbMessage, read_throttle
 from bulklane.contracts.start import start_options
 from bulklane.database.accept import Accepted
 from bulklane.database.advance import apply_message
 from bulklane.database.engine import connect_engine
 from bulklane.database.job import Job, JobUnknown, find_job
+from bulklane.database.range import count_ranges
 from bulklane.database.retry import Retried
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
+from bulklane.operations.request import InvalidRequest, Problem
 from bulklane.starter.accept import accept_request, retry_job
 from bulklane.starter.settings import ChannelsSettings, StarterSettings
 from bulklane.starter.status import JobStatus, read_status
@@ -157,6 +159,29 @@ class Client:
         """Cancel: no further chunk; the effects of committed chunks are still delivered. Final."""
         return await self._say(job_id, Verb.CANCEL, **message)
 
+    async def throttle(
+        self,
+        job_id: str,
+        *,
+        rows_per_second: float | None = None,
+        parallelism: int | None = None,
+        **message: str,
+    ) -> JobStatus:
+        """Let the job walk so many rows a second over all its ranges, and so many ranges side by side.
+
+        It holds from the next chunk on, replaces the throttle before as a whole, and stands until it is lifted, over
+        rounds too. `message`: as for pause. Raises InvalidRequest and JobUnknown.
+        """
+        try:
+            throttle = read_throttle(rows_per_second, parallelism)
+        except InvalidThrottle as error:
+            raise InvalidRequest([Problem(error.field, error.rule)]) from None
+        return await self._say(job_id, Verb.THROTTLE, throttle, **message)
+
+    async def lift_throttle(self, job_id: str, **message: str) -> JobStatus:
+        """Let the job walk as fast as it can again. `message`: as for pause."""
+        return await self._say(job_id, Verb.THROTTLE, Throttle(), **message)
+
     async def retry(
         self,
         job_id: str,
@@ -187,15 +212,25 @@ class Client:
         return retried
 
     async def _say(
-        self, job_id: str, verb: Verb, *, tenant: str | None = None, who: str = "", why: str = "", message_id: str = ""
+        self,
+        job_id: str,
+        verb: Verb,
+        throttle: Throttle | None = None,
+        /,
+        *,
+        tenant: str | None = None,
+        who: str = "",
+        why: str = "",
+        message_id: str = "",
     ) -> JobStatus:
-        message = VerbMessage(message_id or str(uuid4()), verb, who or self.who, why)
+        message = VerbMessage(message_id or str(uuid4()), verb, who or self.who, why, throttle)
 
         def write() -> Job:
             with self.engine.begin() as connection:
                 job = find_job(connection, job_id, tenant)
                 if job is None:
                     raise JobUnknown(f"there is no job {job_id!r}")
+                _check_ranges(connection, job, throttle)
                 return apply_message(connection, job.job_no, message)
 
         await asyncio.to_thread(write)
@@ -222,3 +257,11 @@ class Client:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._temporal = await TemporalClient.connect(**ClientConfig.load_client_connect_config())
         return self._temporal
+
+
+def _check_ranges(connection: Connection, job: Job, throttle: Throttle | None) -> None:
+    wanted = None if throttle is None else throttle.parallelism
+    cut = count_ranges(connection, job.job_no, job.round)
+    if wanted is not None and cut and wanted > cut:
+        rule = f"{wanted} is more than the {cut} ranges into which the job was cut when its selection was frozen"
+        raise InvalidRequest([Problem("parallelism", f"{rule}; submit with a higher parallelism, or name less")])

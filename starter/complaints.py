@@ -46,6 +46,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
     from pydantic import ValidationError
     from sqlalchemy.exc import SQLAlchemyError
 
+    from bulklane.contracts.message import InvalidThrottle
     from bulklane.database.accept import Conflict, JobIdReused, LeaseMissed
     from bulklane.database.engine import DatabaseUnfit
     from bulklane.database.job import JobUnknown
@@ -60,7 +61,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
             return REFUSED, [f"{problem.path}: {problem.message}" for problem in error.problems]
         case ValidationError():
             return REFUSED, _settings(error)
-        case OperationError() | UnknownOperation() | NotVerifiable():
+        case OperationError() | UnknownOperation() | NotVerifiable() | InvalidThrottle():
             return REFUSED, [str(error)]
         case Conflict():
             return CONFLICT, [_conflict(error)]

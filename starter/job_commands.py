@@ -134,6 +134,28 @@ def cancel(
     _say("cancel", job_id, why, who, as_json, folder)
 
 
+def throttle(
+    job_id: JobId,
+    rows_per_second: Annotated[float | None, typer.Option(help="Over all ranges of the job.")] = None,
+    parallelism: Annotated[int | None, typer.Option(help="Ranges walked side by side.")] = None,
+    lift: Annotated[bool, typer.Option("--lift", help="Take the limits away.")] = False,
+    why: Why = "",
+    who: Who = None,
+    as_json: AsJson = False,
+    folder: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Limit a job's speed from its next chunk on. Replaces the throttle before as a whole; stands until it is lifted.
+
+    Exit code 2: a limit can't be as asked for.
+    """
+    from bulklane.contracts.message import read_throttle
+
+    with complaints():
+        read_throttle(rows_per_second, parallelism, lift=lift)
+    given = {} if lift else {"rows_per_second": rows_per_second, "parallelism": parallelism}
+    _say("lift_throttle" if lift else "throttle", job_id, why, who, as_json, folder, **given)
+
+
 def retry(
     job_id: JobId, why: Why = "", who: Who = None, as_json: AsJson = False, folder: Folder = DEFAULT_FOLDER
 ) -> None:
@@ -156,7 +178,7 @@ def retry(
         _print(asyncio.run(_with_client(folder, ask)), as_json=as_json)
 
 
-def _say(verb: str, job_id: str, why: str, who: str | None, as_json: bool, folder: Path) -> None:
+def _say(verb: str, job_id: str, why: str, who: str | None, as_json: bool, folder: Path, **given: Any) -> None:
     from bulklane.starter.arguments import check_texts
 
     async def ask(client: "Client") -> "JobStatus":
@@ -164,7 +186,8 @@ def _say(verb: str, job_id: str, why: str, who: str | None, as_json: bool, folde
         if before.over:
             typer.echo(f"the job is over ({before.state}) already: nothing is changed", err=True)
             return before
-        after: JobStatus = await getattr(client, verb)(job_id, who=client.who if who is None else who, why=why)
+        by = client.who if who is None else who
+        after: JobStatus = await getattr(client, verb)(job_id, who=by, why=why, **given)
         return after
 
     with complaints():

@@ -62,6 +62,8 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("operation", f"{status.operation} for {status.tenant}, {status.lane} lane, round {status.round}"),
         ("state", state),
         ("wish", "" if status.over else ", ".join(filter(None, [status.wish, status.wished_by, status.wished_why]))),
+        ("throttle", _throttle(status)),
+        ("slowed by", "; ".join(status.slowed_by)),
         ("rows", _rows(status)),
         ("outcomes", _outcomes(status)),
         ("folded", f"{status.duplicates:,} ids came more than once" if status.duplicates else ""),
@@ -75,6 +77,15 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("rows free", _at(status.released_at, status.accepted_at)),
         ("over", _at(status.over_at, status.accepted_at)),
     ]
+
+
+def _throttle(status: JobStatus) -> str:
+    known = status.throttle
+    if known is None:
+        return ""
+    rate = "" if known.rows_per_second is None else f"{known.rows_per_second:,.10g} rows/s"
+    ranges = "" if known.parallelism is None else f"{known.parallelism} ranges side by side"
+    return ", ".join(filter(None, [rate, ranges, known.who, known.why]))
 
 
 def _rows(status: JobStatus) -> str:
@@ -114,6 +125,8 @@ def progress_line(status: JobStatus, speed: Speed) -> str:
         parts.append(f"{speed.deliveries:,.0f} deliveries/s")
     if speed.seconds_left is not None:
         parts.append(f"about {span(speed.seconds_left)} left")
+    if status.slowed_by:
+        parts.append(f"slowed by: {'; '.join(status.slowed_by)}")
     return ", ".join(parts)
 
 

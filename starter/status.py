@@ -10,12 +10,17 @@ from bulklane.database import effect
 from bulklane.database import range as ranges
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.selection import read_selection
+from bulklane.database.throttle import Throttled, read_throttled
+from bulklane.database.trouble import slowed_by
 from bulklane.database.wish import read_wish
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet."""
+    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet.
+
+    `slowed_by`: why the walk is slower than it could be, or stands still; empty where it isn't.
+    """
 
     job_id: str
     tenant: str
@@ -46,6 +51,8 @@ class JobStatus:
     over_at: datetime | None
     owed_at_freeze: int | None = None
     """Of a search: effects that were owed to the index when it was searched, so that it was behind by them."""
+    throttle: Throttled | None = None
+    slowed_by: tuple[str, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -97,4 +104,6 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         released_at=job.released_at,
         over_at=job.over_at,
         owed_at_freeze=selection.owed_at_freeze,
+        throttle=read_throttled(connection, job.job_no),
+        slowed_by=tuple(slowed_by(connection, job.job_no, job.round)) if job.state is JobState.WALKING else (),
     )

@@ -16,6 +16,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from bulklane.activities.deliver import Deliver
 from bulklane.activities.freeze import Freeze
+from bulklane.activities.health import HealthWatch
 from bulklane.activities.interceptor import FailureInterceptor
 from bulklane.activities.job_lifecycle import JobLifecycle
 from bulklane.activities.segment import Segment
@@ -120,6 +121,8 @@ def _bodies(parts: Parts, search_attributes: bool) -> dict[str, Any]:
     engine, registry, timing, process = parts.engine, parts.registry, parts.timing, parts.process
     small = parts.settings.small_max_records
     endpoints = {name: channel.endpoint() for name, channel in parts.settings.channels.items()}
+    limits = parts.settings.pace()
+    health = HealthWatch(engine, limits)
     lifecycle = JobLifecycle(engine, registry, timing, small, search_attributes, process, endpoints)
     return {
         "open_job": lifecycle.open_job,
@@ -128,7 +131,7 @@ def _bodies(parts: Parts, search_attributes: bool) -> dict[str, Any]:
         "close": lifecycle.close,
         "apply_verb": lifecycle.apply_verb,
         "freeze": Freeze(engine, registry, timing, endpoints, small).freeze,
-        "segment": Segment(engine, registry, timing, process).segment,
+        "segment": Segment(engine, registry, timing, process, limits, health).segment,
         "deliver": Deliver(engine, registry, parts.senders, process).deliver,
     }
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from bulklane.activities.pace import PaceLimits
 from bulklane.contracts.timing import Timing
 from bulklane.operations.channel import ChannelSettings
 
@@ -48,11 +49,25 @@ class WorkerSettings(BaseSettings):
     control_interval: float = Timing.control_interval
     shift_statement_timeout: float = Timing.shift_statement_timeout
     freeze_statement_timeout: float = Timing.freeze_statement_timeout
+    trouble_budget: float = Timing.trouble_budget
+
+    replication_lag_slow: float = Field(default=PaceLimits.replication_lag_slow, gt=0)
+    replication_lag_hold: float = Field(default=PaceLimits.replication_lag_hold, gt=0)
+    lock_waits_slow: float = Field(default=PaceLimits.lock_waits_slow, ge=0)
+    lock_waits_hold: float = Field(default=PaceLimits.lock_waits_hold, ge=0)
+    connections_slow: float = Field(default=PaceLimits.connections_slow, gt=0)
+    connections_hold: float = Field(default=PaceLimits.connections_hold, gt=0)
+    slow_rows_per_second: float = Field(default=PaceLimits.slow_rows_per_second, ge=1)
+    debt_limit: int = Field(default=PaceLimits.debt_limit, ge=1)
 
     def timing(self) -> Timing:
         """The times as one value."""
         known = Timing.__dataclass_fields__.keys() & type(self).model_fields.keys()
         return Timing(**{name: getattr(self, name) for name in known})
+
+    def pace(self) -> PaceLimits:
+        """When jobs go slower, as one value."""
+        return PaceLimits(**{name: getattr(self, name) for name in PaceLimits.__dataclass_fields__})
 
     def modules(self) -> list[str]:
         """The modules of `operations`."""

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from bulklane.contracts.effect import DeliverAnswer, DeliverEnd, DeliverRequest
     from bulklane.contracts.job import JobState, JobView, Phase
     from bulklane.contracts.lane import Lane, control_queue, effects_queue, segment_queue
-    from bulklane.contracts.message import Verb, VerbMessage, VerbRequest
+    from bulklane.contracts.message import InvalidThrottle, Verb, VerbMessage, VerbRequest
     from bulklane.contracts.walk import FreezeRequest, SegmentAnswer, SegmentEnd, SegmentRequest
     from bulklane.workflows.activity_options import control_options, deliver_options, freeze_options, segment_options
     from bulklane.workflows.read import check_start, read_message
@@ -50,6 +50,7 @@ class BulkJob:
         self._seen = 0
         self._verbs: list[VerbMessage] = []
         self._verb_count = 0
+        self._ignored = ""
         self._waits: dict[str, str] = {}
         self._segments: dict[int, workflow.ActivityHandle[SegmentAnswer]] = {}
         self._deliveries: dict[str, workflow.ActivityHandle[DeliverAnswer]] = {}
@@ -93,6 +94,11 @@ class BulkJob:
         """Cancel; optional arguments as for pause."""
         self._hear(Verb.CANCEL, arguments)
 
+    @workflow.signal
+    def throttle(self, *arguments: Any) -> None:
+        """Throttle: rows_per_second, parallelism, then as for pause; or one object, {"lift": true} to lift it."""
+        self._hear(Verb.THROTTLE, arguments)
+
     @workflow.query
     def status(self) -> dict[str, Any]:
         """What the job last knew of itself, and what it waits for."""
@@ -102,14 +108,19 @@ class BulkJob:
             if job is None
             else {"state": job.state, "total": job.total, "processed": job.processed, "owed": job.owed}
         )
-        return {**known, "waits": dict(self._waits)}
+        ignored = {"ignored": self._ignored} if self._ignored else {}
+        return {**known, **ignored, "waits": dict(self._waits)}
 
     def _hear(self, verb: Verb, arguments: Sequence[Any]) -> None:
         self._verb_count += 1
         info = workflow.info()
         # the same for a signal that a reset hears again, other in each run of a chain
         default_id = f"{info.first_execution_run_id}/{info.continued_run_id or ''}/{self._verb_count}"
-        self._verbs.append(read_message(verb, arguments, default_id))
+        try:
+            self._verbs.append(read_message(verb, arguments, default_id))
+        except InvalidThrottle as error:
+            self._ignored = f"the signal {verb}: {error}"
+            self._nudged = True
 
     async def _drive(self, arguments: list[Any]) -> JobState:
         check_start(arguments)
@@ -178,7 +189,7 @@ class BulkJob:
             self._job = await workflow.execute_activity(
                 step, given, result_type=JobView, summary=step.replace("_", " "), **control_options(self._queue)
             )
-        show_job(self._job, self._waits)
+        show_job(self._job, self._waits, self._ignored)
         if self._phase not in (Phase.WALK, Phase.PAUSED, Phase.FREEZE):
             self._stop_segments()
         elif self._known.round != self._round:
@@ -260,8 +271,9 @@ class BulkJob:
 
     async def _walk(self, number: int) -> None:
         """One range's stream of segments: it waits for the gate itself, and one stuck segment stops no other."""
+        slowed = ""
         while await self._go(f"range {number}", Phase.WALK):
-            job = self._known
+            job, looks = self._known, self._looks
             queue = segment_queue(Lane(job.lane))
             request = SegmentRequest(job.job_no, job.round, number, job.segment_seconds)
             handle = self._segments[number] = workflow.start_activity(
@@ -270,13 +282,18 @@ class BulkJob:
                 summary=f"range {number}",
                 **segment_options(job, queue),
             )
-            answer = await self._ended(f"range {number}", f"a segment, on the queue {queue}", handle)
+            answer = await self._ended(f"range {number}", f"a segment, on the queue {queue}{slowed}", handle)
             if answer is not None and answer.end is SegmentEnd.DONE:
+                self._looks += 1  # a range that the throttle holds may be the next
                 return
-            if answer is None or answer.end is not SegmentEnd.CONTINUE:
+            slowed = f"; {answer.reason}" if answer is not None and answer.reason else ""
+            if answer is not None and answer.end is SegmentEnd.HELD:
+                if self._looks == looks:  # else what holds it may be over
+                    await self._wait(f"range {number}", answer.reason, answer.retry_seconds)
+            elif answer is None or answer.end is not SegmentEnd.CONTINUE:
                 await self._ask("look", f"range {number}")
             else:
-                show_progress(self._known, answer, self._waits)
+                show_progress(self._known, answer, self._waits, self._ignored)
 
     async def _deliver_all(self) -> None:
         await until(lambda: self._phase is not Phase.FREEZE or self._leaving)
@@ -320,7 +337,7 @@ class BulkJob:
     async def _wait(self, stream: str, why: str, seconds: float) -> None:
         """Wait in a timer, not in a slot; a nudge ends it."""
         self._waits[stream] = why
-        show_job(self._known, self._waits)
+        show_job(self._known, self._waits, self._ignored)
         phase, looks = self._phase, self._looks
         with suppress(TimeoutError):
             await until(
@@ -329,4 +346,4 @@ class BulkJob:
                 summary=why,
             )
         self._waits.pop(stream, None)
-        show_job(self._known, self._waits)
+        show_job(self._known, self._waits, self._ignored)

@@ -13,9 +13,9 @@ from bulklane.contracts.walk import SegmentAnswer
 TENANT, OPERATION, LANE, STATE = (SearchAttributeKey.for_keyword(name) for name in SEARCH_ATTRIBUTES)
 
 
-def show_job(job: JobView, waits: Mapping[str, str]) -> None:
+def show_job(job: JobView, waits: Mapping[str, str], ignored: str) -> None:
     """Current details and, where the server knows them, search attributes."""
-    workflow.set_current_details(details(job, waits))
+    workflow.set_current_details(details(job, waits, ignored))
     if not job.search_attributes:
         return
     wanted = {TENANT: job.tenant, OPERATION: job.operation, LANE: job.lane, STATE: str(job.state)}
@@ -25,14 +25,14 @@ def show_job(job: JobView, waits: Mapping[str, str]) -> None:
         workflow.upsert_search_attributes(updates)
 
 
-def show_progress(job: JobView, answer: SegmentAnswer, waits: Mapping[str, str]) -> None:
+def show_progress(job: JobView, answer: SegmentAnswer, waits: Mapping[str, str], ignored: str) -> None:
     """Current details between two looks, from a segment's answer."""
     at_least = max(job.processed, answer.processed)
-    workflow.set_current_details(details(replace(job, processed=at_least, owed=answer.owed), waits))
+    workflow.set_current_details(details(replace(job, processed=at_least, owed=answer.owed), waits, ignored))
 
 
-def details(job: JobView, waits: Mapping[str, str]) -> str:
-    """Progress and what the job waits for, as Markdown."""
+def details(job: JobView, waits: Mapping[str, str], ignored: str = "") -> str:
+    """Progress, what the job waits for, and the last message that could not be read, as Markdown."""
     total = "not counted yet" if job.total is None else str(job.total)
     lines = [
         f"**{job.state}**, round {job.round}, {job.lane} lane",
@@ -41,4 +41,6 @@ def details(job: JobView, waits: Mapping[str, str]) -> str:
     if job.reason:
         lines.append(f"reason: {job.reason}")
     lines += [f"{stream} waits: {why}" for stream, why in waits.items()]
+    if ignored:
+        lines.append(f"ignored: {ignored}")
     return "\n\n".join(lines)

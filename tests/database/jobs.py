@@ -11,7 +11,7 @@ from temporalio.testing import ActivityEnvironment
 
 from bulklane.activities.freeze import Freeze
 from bulklane.activities.plan import plan_chunks
-from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.message import Throttle, Verb, VerbMessage
 from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database import range as ranges
@@ -87,10 +87,16 @@ def look(engine: Engine, job: Job) -> Job:
         return advance(connection, job.job_no, heard_by="test")
 
 
-def say(engine: Engine, job: Job, verb: Verb, message_id: str = "") -> Job:
+def say(engine: Engine, job: Job, verb: Verb, message_id: str = "", throttle: Throttle | None = None) -> Job:
     """A verb written as a row."""
+    message = VerbMessage(message_id or str(uuid4()), verb, "ann", "because", throttle)
     with engine.begin() as connection:
-        return apply_message(connection, job.job_no, VerbMessage(message_id or str(uuid4()), verb, "ann", "because"))
+        return apply_message(connection, job.job_no, message)
+
+
+def throttled(engine: Engine, job: Job, rows_per_second: float | None = None, parallelism: int | None = None) -> Job:
+    """A throttle written as a row; without any limit it lifts the one before."""
+    return say(engine, job, Verb.THROTTLE, throttle=Throttle(rows_per_second, parallelism))
 
 
 def stands(engine: Engine, job: Job) -> Job:

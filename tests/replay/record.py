@@ -15,6 +15,7 @@ from bulklane.contracts.effect import DeliverAnswer, DeliverEnd
 from bulklane.contracts.failure import FailureType
 from bulklane.contracts.job import JobState
 from bulklane.contracts.lane import SMALL_QUEUE
+from bulklane.contracts.walk import SegmentAnswer, SegmentEnd
 from tests.workflow.conftest import dev_server
 from tests.workflow.fake_job import FakeJob
 from tests.workflow.serving import Handle, logged, reset_to_first_task, result, running, serving
@@ -22,6 +23,7 @@ from tests.workflow.serving import Handle, logged, reset_to_first_task, result, 
 # stack traces name files: not where this checkout stands
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "histories"
+WAITING = SegmentAnswer(SegmentEnd.HELD, 3, 0, "the throttle lets 1 ranges walk side by side", 3600.0)
 HELD = DeliverAnswer(DeliverEnd.HELD, 0, "alarm", 3600.0)
 
 
@@ -66,6 +68,19 @@ async def held_channel(client: Client) -> AsyncIterator[Handle]:
     async with running(client, job) as handle:
         await logged(job, "deliver notices")
         await handle.signal("look")
+        await result(handle)
+        yield handle
+
+
+async def throttle(client: Client) -> AsyncIterator[Handle]:
+    """A held range woken by a throttle, then by a range that is done; a throttle that can't be read."""
+    job = FakeJob(ranges=2, held=True, answers={"range 1": [WAITING, WAITING]})
+    async with running(client, job) as handle:
+        await logged(job, "range 1")
+        await handle.signal("throttle", args=["fast"])
+        await handle.signal("throttle", args=[500, 1, "why", "who", "m1"])
+        await logged(job, "range 1", 2)
+        job.held = False
         await result(handle)
         yield handle
 
@@ -153,6 +168,7 @@ SCENARIOS: dict[str, Callable[[Client], AsyncIterator[Handle]]] = {
         freeze,
         pause_and_resume,
         held_channel,
+        throttle,
         cancel,
         new_run,
         reset,

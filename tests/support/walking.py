@@ -20,30 +20,35 @@ PATIENT = Timing(statement_timeout=20.0, transaction_timeout=30.0)
 
 
 def segment_activity(
-    engine: Engine, registry: Registry, job: Job, range_no: int = 0, timing: Timing | None = None
+    engine: Engine, registry: Registry, job: Job, range_no: int = 0, timing: Timing | None = None, **parts: Any
 ) -> Any:
-    """One segment of a range, scheduled now; its answer."""
+    """One segment of a range, scheduled now; its answer. `parts`: the activity's `limits` and `health`."""
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, current_attempt_scheduled_time=datetime.now(UTC))
-    segment = Segment(engine, registry, timing or Timing(), "test")
+    segment = Segment(engine, registry, timing or Timing(), "test", **parts)
     return environment.run(segment.segment, SegmentRequest(job.job_no, job.round, range_no, 5.0))
 
 
 def walk_whole(
-    engine: Engine, registry: Registry, job: Job, *, chunk: int | None = None, timing: Timing | None = None
+    engine: Engine,
+    registry: Registry,
+    job: Job,
+    *,
+    chunk: int | None = None,
+    timing: Timing | None = None,
+    **parts: Any,
 ) -> None:
     """Every range, side by side, to its end. `chunk`: the size to begin with; it adapts from there."""
     with engine.begin() as connection:
         if chunk is not None:
             connection.execute(update(range_).where(range_.c.job_no == job.job_no).values(chunk_size=chunk))
-        numbers = connection.execute(
-            range_.select().where(range_.c.job_no == job.job_no, range_.c.round == job.round)
-        ).all()
+        of_round = (range_.c.job_no == job.job_no) & (range_.c.round == job.round)
+        numbers = connection.execute(range_.select().where(of_round)).all()
     failures: list[BaseException] = []
 
     def walk(number: int) -> None:
         try:
-            while segment_activity(engine, registry, job, number, timing).end != "done":
+            while segment_activity(engine, registry, job, number, timing, **parts).end != "done":
                 pass
         except BaseException as error:
             failures.append(error)

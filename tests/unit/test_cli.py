@@ -18,6 +18,7 @@ from bulklane.contracts.job import JobState
 from bulklane.database.accept import Conflict, JobIdReused
 from bulklane.database.job import JobUnknown
 from bulklane.database.lease import Holder
+from bulklane.database.throttle import Throttled
 from bulklane.operations.request import InvalidRequest, Problem
 from bulklane.starter import arguments, show
 from bulklane.starter.cli import app
@@ -26,7 +27,7 @@ from bulklane.starter.pace import Pace, Speed, span
 from bulklane.starter.status import JobStatus
 from bulklane.starter.views import JsonView, LineView
 
-COMMANDS = ("up", "env", "install", "submit", "status", "watch", "pause", "resume", "cancel", "verify")
+COMMANDS = ("up", "env", "install", "submit", "status", "watch", "pause", "resume", "cancel", "throttle", "verify")
 OURS = ("BULKLANE_", "DATABASE_URL", "TEMPORAL_", "OPENSEARCH_URL")
 ACCEPTED = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 SUBMIT = ("submit", "reschedule_flights", "--tenant", "UA")
@@ -105,6 +106,25 @@ def test_what_is_typed_badly_is_refused_with_its_place(words: list[str], message
     code, _, complaint = run(*SUBMIT, *words)
     assert message in complaint
     assert "Traceback" not in complaint
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "throttle: needs rows_per_second, parallelism or both"),
+        (
+            ["--rows-per-second", "0"],
+            "rows_per_second: 0.0 is no number from 0.01 to 1,000,000; to stop the job, pause it",
+        ),
+        (["--rows-per-second", "nan"], "rows_per_second: nan is no number"),
+        (["--parallelism", "65"], "parallelism: 65 is no whole number from 1 to 64"),
+        (["--lift", "--parallelism", "2"], "lift: takes only true, and neither rows_per_second nor parallelism"),
+    ],
+)
+def test_a_throttle_that_cannot_be_meant_is_refused(words: list[str], message: str) -> None:
+    code, _, complaint = run("throttle", "some-job", *words)
+    assert message in complaint
     assert code == 2
 
 
@@ -307,6 +327,16 @@ def test_a_status_is_shown_whole_and_never_as_markup(capsys: pytest.CaptureFixtu
     assert "1 min 15 s after it was accepted" in told
     assert show.outcome_line(over).startswith("job [red]job[/red] is completed after 1 min 15 s: 9 changed")
     assert json.loads(show.as_json(show.status_json(over)))["over_at"] == "2026-03-29T01:01:15+00:00"
+
+
+def test_a_throttle_and_what_slows_a_job_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = made_status(throttle=Throttled(500.0, 2, "ann", "night"), slowed_by=("the throttle allows 500 rows/s",))
+    show.print_status(show.make_console(), slow)
+    told = shown(capsys)
+    assert "throttle      500 rows/s, 2 ranges side by side, ann, night" in told
+    assert "slowed by     the throttle allows 500 rows/s" in told
+    assert json.loads(show.as_json(show.status_json(slow)))["throttle"]["rows_per_second"] == 500.0
+    assert show.progress_line(slow, Speed()).endswith("slowed by: the throttle allows 500 rows/s")
 
 
 def test_lines_come_with_news_only(capsys: pytest.CaptureFixture[str]) -> None:

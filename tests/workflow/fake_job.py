@@ -26,9 +26,9 @@ class FakeJob:
 
     `segments` left for a range: each ends with `continue` but the last. `stuck`: rounds and ranges whose segments never
     end by themselves and heed no cancellation. `failing`: what the next calls of an activity raise, in order.
-    `answers`: what the next deliveries on a channel or segments of a range answer, in order. `held`: segments and
-    deliveries stay where they are. `rude`: a cancelled delivery goes on for a moment and then
-    fails as if its worker had died. `after`: what happens
+    `answers`: what the next deliveries on a channel or segments of a range answer, in order. `late`: what the next
+    segments of a range answer when they are stuck no longer. `held`: segments and deliveries stay where they are.
+    `rude`: a cancelled delivery goes on for a moment and then fails as if its worker had died. `after`: what happens
     once between a step's commit and its answer.
     """
 
@@ -43,6 +43,7 @@ class FakeJob:
     held: bool = False
     failing: dict[str, list[BaseException]] = field(default_factory=dict)
     answers: dict[str, list[Any]] = field(default_factory=dict)
+    late: dict[str, list[SegmentAnswer]] = field(default_factory=dict)
     rude: bool = False
     after: dict[str, Callable[[], Awaitable[object]]] = field(default_factory=dict)
     view: dict[str, Any] = field(default_factory=dict)
@@ -126,7 +127,7 @@ class FakeJob:
         if message.message_id in self.messages:
             return
         self.messages[message.message_id] = message
-        if self.wish is not Wish.CANCEL:
+        if message.verb is not Verb.THROTTLE and self.wish is not Wish.CANCEL:
             self.wish = _WISH_OF[message.verb]
 
     @activity.defn(name=calls.freeze.__name__)
@@ -149,6 +150,8 @@ class FakeJob:
                 return cast("SegmentAnswer", self.answers[name].pop(0))
             while (request.round, number) in self.stuck and not self.let_go.is_set():
                 await self._heedless()
+            if self.late.get(name):
+                return self.late[name].pop(0)
             while self.held and self._open and not self.let_go.is_set():
                 activity.heartbeat()
                 await asyncio.sleep(POLL)

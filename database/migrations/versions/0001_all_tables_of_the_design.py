@@ -251,6 +251,8 @@ def upgrade() -> None:
         sa.Column("chunk_size", sa.Integer(), server_default=sa.text("1000"), nullable=False),
         sa.Column("next_seq", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("troubled_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("troubled_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("slowed_by", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("changed", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("skipped", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("failed", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
@@ -312,6 +314,7 @@ def upgrade() -> None:
         sa.Column("wish", sa.Text(), server_default=sa.text("'run'"), nullable=False),
         sa.Column("rows_per_second", sa.Double(), nullable=True),
         sa.Column("parallelism", sa.Integer(), nullable=True),
+        sa.Column("next_rows_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("who", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("why", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("wished_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False),
@@ -328,6 +331,8 @@ def upgrade() -> None:
         sa.Column("verb", sa.Text(), nullable=False),
         sa.Column("who", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("why", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("rows_per_second", sa.Double(), nullable=True),
+        sa.Column("parallelism", sa.Integer(), nullable=True),
         sa.Column("applied", sa.Boolean(), nullable=False),
         sa.Column(
             "received_at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False

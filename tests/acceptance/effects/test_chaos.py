@@ -35,7 +35,8 @@ LOST_ANSWERS: list[dict[str, object]] = [
     {"kind": "apply_then_reset", "share": 0.05},
 ]
 _DELIVERIES = text("""
-SELECT key, delivery.state, generation, attempts FROM bulklane.delivery JOIN bulklane.job USING (job_no) WHERE job_id = :job
+SELECT key, delivery.state, generation, attempts
+FROM bulklane.delivery JOIN bulklane.job USING (job_no) WHERE job_id = :job
 """)
 
 
