@@ -1,4 +1,7 @@
-"""Freeze: one statement expands the selection into blocks; the last step compares round and state."""
+"""Freeze: one statement expands the selection into blocks; the last step compares round and state.
+
+A live selection gets its bound and its ranges instead.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +16,9 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import get_job, lock_job, move
-from bulklane.database.selection import SelectionState, cut_ranges, freeze_matching, lock_selection
+from bulklane.database.live_selection import bound_live
+from bulklane.database.range import RangeRef
+from bulklane.database.selection import cut_ranges, freeze_matching, lock_selection
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import read_condition
 
@@ -37,14 +42,19 @@ class Freeze:
             job = get_job(connection, request.job_no)
             operation = operation_of(self.registry, job)
             stored = lock_selection(connection, job.selection_no)
-            if stored.state is SelectionState.FROZEN or job.state is not JobState.FREEZING:
+            if not stored.stated or job.state is not JobState.FREEZING:
                 return
             condition = read_condition(operation, stored.kind, stored.spec)
-            total = freeze_matching(connection, stored.selection_no, operation.records, job.tenant, condition)
+            chosen = (stored.selection_no, operation.records, job.tenant, condition)
+            if stored.live:
+                total = bound_live(connection, RangeRef(job.job_no, job.round, 0), *chosen, job.parallelism)
+            else:
+                total = freeze_matching(connection, *chosen)
             # locked last: a statement over a million rows must not make a cancel wait
             job = lock_job(connection, request.job_no)
             if job.round != request.round or job.state is not JobState.FREEZING:
                 connection.rollback()
                 return
-            cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
+            if not stored.live:
+                cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
             move(connection, job, JobState.WALKING, total=total)

@@ -4,6 +4,7 @@ import contextlib
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,18 +14,17 @@ from temporalio.exceptions import ApplicationError
 from bulklane.activities.chunk_size import ChunkSize
 from bulklane.activities.failures import Trouble, database_trouble, reason_of, trouble_of
 from bulklane.activities.heartbeat import give_way, schedule_number, superseded
-from bulklane.activities.plan import plan_chunks
+from bulklane.activities.plan import plan_course
 from bulklane.contracts import activity_calls
 from bulklane.contracts.job import Wish
 from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
 from bulklane.database import effect
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkPlan, apply_chunk, fail_chunk, keys_of
+from bulklane.database.course import Course
 from bulklane.database.engine import limited_transaction
-from bulklane.database.job import get_job
+from bulklane.database.live import ColumnMoved
 from bulklane.database.range import RangeRef
-from bulklane.database.selection import Slice, StoredSelection, slice_at
 from bulklane.database.wish import note_heard, read_wish, set_wish
 from bulklane.operations.operation import Registry
 
@@ -50,21 +50,24 @@ class Segment:
             standing = ranges.take(connection, ref, epoch)
         if standing.epoch > epoch:
             raise superseded(epoch, standing.epoch)
-        plan, stored = self._plan(ref)
+        course = self._course(ref, epoch, standing)
         size = ChunkSize(self.timing.chunk_target, standing.chunk_size)
-        walk = Walk(self.engine, self.timing, plan, ref, epoch, stored.selection_no, size, standing)
+        walk = Walk(self.engine, self.timing, course, ref, epoch, size, standing)
         try:
             end = walk.run(until=time.monotonic() + request.seconds)
+        except ColumnMoved as moved:
+            self._stop(ref, str(moved))
+            end = SegmentEnd.WISH
         except Exception as error:
             self._failed(ref, error)
             self._ended_in_order(ref, epoch, size)
             raise
         return self._left(ref, epoch, size, end)
 
-    def _plan(self, ref: RangeRef) -> tuple[ChunkPlan, StoredSelection]:
+    def _course(self, ref: RangeRef, epoch: int, standing: ranges.Standing) -> Course[Any]:
         try:
             with self.engine.connect() as connection:
-                return plan_chunks(connection, self.registry, get_job(connection, ref.job_no))
+                return plan_course(connection, self.registry, ref, epoch, standing)
         except Exception as error:
             self._failed(ref, error)
             raise
@@ -76,8 +79,11 @@ class Segment:
         if activity.info().attempt < MOST_ATTEMPTS_OF_A_BUG:
             return
         _, reason = reason_of(error)
+        self._stop(ref, f"the operation fails: {reason}")
+
+    def _stop(self, ref: RangeRef, why: str) -> None:
         with self.engine.begin() as connection:
-            set_wish(connection, ref.job_no, Wish.STOP, who="bulklane", why=f"the operation fails: {reason}")
+            set_wish(connection, ref.job_no, Wish.STOP, who="bulklane", why=why)
 
     def _ended_in_order(self, ref: RangeRef, epoch: int, size: ChunkSize) -> None:
         """An error that could be raised is no death of the worker; where the database is away it counts as one."""
@@ -98,10 +104,9 @@ class Walk:
 
     engine: Engine
     timing: Timing
-    plan: ChunkPlan
+    course: Course[Any]
     ref: RangeRef
     epoch: int
-    selection_no: int
     size: ChunkSize
     standing: ranges.Standing
 
@@ -133,43 +138,47 @@ class Walk:
 
     def _chunk(self) -> None:
         size = self.size.after(self.standing.deaths)
-        piece = slice_at(self.selection_no, self.standing.cursor, self.standing.hi, size)
         if self.standing.deaths > ranges.MOST_DEATHS:
-            self._fail(piece, "worker_died", f"{self.standing.deaths} workers died at this record")
+            self._die_no_more(size)
             return
+        piece = None
         began = time.monotonic()
         try:
             with self._transaction() as connection:
-                result = apply_chunk(connection, self.plan, self.ref, self.epoch, piece)
+                piece = self.course.next_piece(connection, self.standing, size)
+                moved = self.course.apply(connection, self.standing, piece)
         except Exception as error:
             self._troubled(error, piece)
             return
-        self.size.took(piece.hi - piece.lo, time.monotonic() - began)
-        self._moved(result is not None, piece)
+        self.size.took(self.course.records(piece), time.monotonic() - began)
+        self._moved(moved)
 
-    def _troubled(self, error: Exception, piece: Slice) -> None:
+    def _troubled(self, error: Exception, piece: Any) -> None:
         """Narrow down to the record at fault, make the next chunk smaller, or leave it to the caller."""
         trouble = trouble_of(error)
-        records = piece.hi - piece.lo
+        records = 0 if piece is None else self.course.records(piece)
         if trouble is Trouble.RECORD and records == 1:
-            self._fail(piece, *reason_of(error))
-        elif trouble is Trouble.RECORD:
+            with self._transaction() as connection:
+                moved = self.course.fail(connection, self.standing, piece, *reason_of(error))
+            self._moved(moved)
+        elif trouble is Trouble.RECORD and records:
             self.size.halve(records)
         else:
-            if trouble is Trouble.SLOW:
+            if trouble is Trouble.SLOW and records:
                 self.size.halve(records)
             raise error
 
-    def _fail(self, piece: Slice, code: str, reason: str) -> None:
-        """Report the one record of the slice, and step over it."""
+    def _die_no_more(self, size: int) -> None:
+        """Report the record that stands alone where workers have died, and step over it."""
+        why = f"{self.standing.deaths} workers died at this record"
         with self._transaction() as connection:
-            (key,) = keys_of(connection, piece, self.plan.records.key_types)
-            passed = fail_chunk(connection, self.ref, self.epoch, piece, key, code, reason)
-        self._moved(passed is not None, piece)
+            piece = self.course.next_piece(connection, self.standing, size)
+            moved = self.course.fail(connection, self.standing, piece, "worker_died", why)
+        self._moved(moved)
 
-    def _moved(self, passed: bool, piece: Slice) -> None:
-        if passed:
-            self.standing = self.standing.at(piece.hi)
+    def _moved(self, moved: ranges.Standing | None) -> None:
+        if moved is not None:
+            self.standing = moved
         else:
             self._look_again()
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, FromClause, Table, Text, and_, cast, func, literal_column
+from sqlalchemy import ColumnElement, Enum, FromClause, String, Table, Text, and_, cast, func, literal_column
 from sqlalchemy.dialects.postgresql import JSONB
 
 from bulklane.contracts.key import KeyType
@@ -34,6 +34,11 @@ class RecordSet(Protocol):
     @property
     def row_version(self) -> ColumnElement[int]:
         """The column that grows with every write of the row."""
+
+
+def is_text(column: ColumnElement[Any]) -> bool:
+    """Whether it has a collation; an enum has none."""
+    return isinstance(column.type, String) and not isinstance(column.type, Enum)
 
 
 def exactly(column: ColumnElement[Any], value: Any, *, is_text: bool) -> ColumnElement[bool]:

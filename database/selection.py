@@ -31,15 +31,16 @@ BLOCK_SIZE = 5000
 
 
 class SelectionState(StrEnum):
-    """Whether the keys are known yet."""
+    """Whether the keys are known yet; of a live one, its bound."""
 
     STATED = "stated"
     FROZEN = "frozen"
+    BOUNDED = "bounded"
 
 
 @dataclass(frozen=True)
 class StoredSelection:
-    """A selection as it stands in the database; `total` is None until it is frozen."""
+    """A selection as it stands in the database; `total` is None until it is frozen, or bounded where it is live."""
 
     selection_no: int
     kind: str
@@ -49,6 +50,12 @@ class StoredSelection:
     total: int | None
     duplicates: int
     selected_at: datetime | None
+    live: bool = False
+
+    @property
+    def stated(self) -> bool:
+        """Whether it has still to be frozen or bounded."""
+        return self.state is SelectionState.STATED
 
 
 @dataclass(frozen=True)
@@ -63,15 +70,21 @@ class Slice:
 _INSERT = insert(selection).returning(selection.c.selection_no)
 _READ = select(selection).where(selection.c.selection_no == bindparam("selection_no"))
 _LOCK = _READ.with_for_update()
-_SET_FROZEN = (
+_SET_SELECTED = (
     update(selection)
     .where(selection.c.selection_no == bindparam("number"))
-    .values(state=SelectionState.FROZEN, total=bindparam("records"), selected_at=func.clock_timestamp())
+    .values(state=bindparam("as"), total=bindparam("records"), selected_at=func.clock_timestamp())
 )
 
 
 def insert_selection(
-    connection: Connection, *, kind: str, spec: Mapping[str, Any], key_types: Sequence[KeyType], duplicates: int = 0
+    connection: Connection,
+    *,
+    kind: str,
+    spec: Mapping[str, Any],
+    key_types: Sequence[KeyType],
+    duplicates: int = 0,
+    live: bool = False,
 ) -> int:
     """Store a selection that isn't frozen yet; its number."""
     return int(
@@ -83,6 +96,7 @@ def insert_selection(
                 "key_types": [str(key_type) for key_type in key_types],
                 "state": SelectionState.STATED,
                 "duplicates": duplicates,
+                "live": live,
             },
         ).scalar_one()
     )
@@ -112,7 +126,7 @@ def freeze_keys(connection: Connection, selection_no: int, key_types: Sequence[K
     ]
     if rows:
         connection.execute(insert(block), rows)
-    return _set_frozen(connection, selection_no, len(keys))
+    return set_selected(connection, selection_no, SelectionState.FROZEN, len(keys))
 
 
 def count_matching(
@@ -155,7 +169,8 @@ def freeze_matching(
     ).group_by(literal_column("2"))
     connection.execute(insert(block).from_select(["selection_no", "no", "size", *names], blocks))
     total = select(func.coalesce(func.sum(block.c.size), 0)).where(block.c.selection_no == selection_no)
-    return _set_frozen(connection, selection_no, int(connection.execute(total).scalar_one()))
+    counted = int(connection.execute(total).scalar_one())
+    return set_selected(connection, selection_no, SelectionState.FROZEN, counted)
 
 
 def keys_between(
@@ -200,8 +215,9 @@ def _matches(records: RecordSet, tenant: str, condition: ColumnElement[bool]) ->
     return owned_by(records, tenant) & condition
 
 
-def _set_frozen(connection: Connection, selection_no: int, total: int) -> int:
-    connection.execute(_SET_FROZEN, {"number": selection_no, "records": total})
+def set_selected(connection: Connection, selection_no: int, state: SelectionState, total: int) -> int:
+    """Note that the selection is made now, and of how many records; that number."""
+    connection.execute(_SET_SELECTED, {"number": selection_no, "as": state, "records": total})
     return total
 
 
@@ -215,4 +231,5 @@ def _stored(row: Any) -> StoredSelection:
         total=row.total,
         duplicates=row.duplicates,
         selected_at=row.selected_at,
+        live=row.live,
     )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, true
 
 from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key, shown
 from bulklane.operations.filter import InvalidFilter, read_filter
+from bulklane.operations.live import NotLive, check_operation_live
 from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
 
 MOST_IDS = 1_000_000
@@ -73,17 +74,19 @@ class Request:
     idempotency_key: str | None
     who: str
     why: str
+    live: bool = False
 
 
 @dataclass(frozen=True)
 class Selected:
-    """A selection that was read: either keys or a condition."""
+    """A selection that was read: either keys or a condition. `live`: walked by key order, without freezing keys."""
 
     kind: str
     spec: Mapping[str, Any]
     keys: Sequence[Key] | None
     condition: ColumnElement[bool]
     duplicates: int = 0
+    live: bool = False
 
 
 def read_request(raw: object, registry: Registry) -> Request:
@@ -103,6 +106,8 @@ def read_request(raw: object, registry: Registry) -> Request:
     parallelism = _number(raw, "parallelism", 1, MOST_PARALLELISM, operation.parallelism, problems)
     parameters = _parameters(raw.get("parameters", {}), operation, problems)
     selected = _selection(raw.get("selection"), operation, problems)
+    if selected is not None and selected.live and not problems:
+        _check_live(operation, parameters, selected, problems)
     if problems or selected is None:
         raise InvalidRequest(problems[:MOST_PROBLEMS])
     stored = parameters_json(operation, parameters)
@@ -126,6 +131,7 @@ def read_request(raw: object, registry: Registry) -> Request:
         idempotency_key=key,
         who=who,
         why=why,
+        live=selected.live,
     )
 
 
@@ -230,7 +236,26 @@ def _parameters(value: object, operation: Operation, problems: list[Problem]) ->
     return None
 
 
+def _check_live(operation: Operation, parameters: Any, selected: Selected, problems: list[Problem]) -> None:
+    try:
+        check_operation_live(operation, parameters, selected.condition)
+    except NotLive as error:
+        problems.append(Problem("selection.live", str(error)))
+
+
 def _selection(value: object, operation: Operation, problems: list[Problem]) -> Selected | None:
+    if not isinstance(value, Mapping) or "live" not in value:
+        return _plain_selection(value, operation, problems)
+    selected = _plain_selection({name: one for name, one in value.items() if name != "live"}, operation, problems)
+    live = value["live"]
+    if not isinstance(live, bool):
+        problems.append(Problem("selection.live", f"{shown(live)} is neither true nor false"))
+    elif live and selected is not None and selected.keys is not None:
+        problems.append(Problem("selection.live", "goes with filter or all: the keys of ids are known already"))
+    return None if selected is None else replace(selected, live=live is True)
+
+
+def _plain_selection(value: object, operation: Operation, problems: list[Problem]) -> Selected | None:
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in ("ids", "filter", "all"):
         problems.append(Problem("selection", 'needs exactly one of {"ids": [...]}, {"filter": {...}}, {"all": true}'))
         return None
@@ -268,7 +293,7 @@ def _ids(spec: object, operation: Operation, problems: list[Problem]) -> Selecte
 def _hash(tenant: str, operation: str, parameters: Mapping[str, Any], selected: Selected) -> str:
     """Equal for the same content: the order of the ids and doubles among them don't count."""
     digest = hashlib.sha256()
-    content = [tenant, operation, parameters, selected.kind, selected.spec]
+    content = [tenant, operation, parameters, selected.kind, selected.spec, *(["live"] if selected.live else [])]
     digest.update(json.dumps(content, sort_keys=True, default=str).encode())
     for key in selected.keys or ():
         digest.update(format_key(key).encode() + b"\x00")

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from bulklane.contracts.message import VerbMessage
 from bulklane.database import accept
@@ -11,9 +11,10 @@ from bulklane.database.accept import Accepted, Conflict, LeaseMissed
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import JobUnknown, find_job
 from bulklane.database.lease import holders
+from bulklane.database.live_selection import LiveUnfit
 from bulklane.database.retry import ResourcesOwned, Retried, retry
 from bulklane.operations.operation import Registry
-from bulklane.operations.request import Request, read_request
+from bulklane.operations.request import InvalidRequest, Problem, Request, read_request
 
 STATEMENT_SECONDS = 60.0
 TRIES = 5
@@ -37,12 +38,19 @@ def _try(engine: Engine, request: Request, small_max_records: int) -> Accepted |
         found = accept.find_accepted(connection, request)
         if found is not None:
             return found
-        size = accept.measure(connection, request, small_max_records)
+        size = _measure(connection, request, small_max_records)
     try:
         with limited_transaction(engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2) as connection:
             return accept.store(connection, request, size=size, small_max_records=small_max_records)
     except LeaseMissed:
         return _owner(engine, request)
+
+
+def _measure(connection: Connection, request: Request, small_max_records: int) -> int:
+    try:
+        return accept.measure(connection, request, small_max_records)
+    except LiveUnfit as error:
+        raise InvalidRequest([Problem("selection.live", str(error))]) from None
 
 
 def _owner(engine: Engine, request: Request) -> Accepted | None:

@@ -15,7 +15,11 @@ from bulklane.database.wish import read_wish
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet."""
+    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet.
+
+    `live`: a walk in key order without frozen keys. Its total is counted at the start, grows where more is met, and is
+    what was met when it has come to its end.
+    """
 
     job_id: str
     tenant: str
@@ -44,6 +48,7 @@ class JobStatus:
     opened_at: datetime | None
     released_at: datetime | None
     over_at: datetime | None
+    live: bool = False
 
     @property
     def over(self) -> bool:
@@ -63,6 +68,7 @@ def _status(connection: Connection, job: Job) -> JobStatus:
     counters = ranges.counters(connection, job.job_no, job.round)
     selection = read_selection(connection, job.first_selection_no)
     wanted = read_wish(connection, job.job_no)
+    total = None if job.total is None else max(job.total, counters.processed)
     deliveries: dict[str, dict[str, int]] = {}
     for channel, state, count in effect.tally(connection, job.job_no):
         deliveries.setdefault(channel, {})[state] = count
@@ -74,14 +80,14 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         state=job.state,
         reason=job.reason,
         round=job.round,
-        total=job.total,
+        total=total,
         duplicates=selection.duplicates,
         processed=counters.processed,
         changed=counters.changed,
         skipped=counters.skipped,
         failed=counters.failed,
         not_found=counters.not_found,
-        not_started=None if job.total is None else job.total - counters.processed,
+        not_started=None if total is None else total - counters.processed,
         owed=effect.count_owed(connection, job.job_no),
         deliveries=deliveries,
         who=job.who,
@@ -94,4 +100,5 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         opened_at=job.opened_at,
         released_at=job.released_at,
         over_at=job.over_at,
+        live=selection.live,
     )
