@@ -20,6 +20,7 @@ from sqlalchemy import (
     Executable,
     FromClause,
     Integer,
+    Select,
     Text,
     bindparam,
     case,
@@ -125,9 +126,12 @@ class LivePlan:
 
 @dataclass(frozen=True)
 class _Span:
-    """The part of the key space that a chunk passes: its keys, their end, and the condition that says the same."""
+    """The part of the key space that a chunk passes: its end, and the condition that says the same.
 
-    passed: CTE
+    `passed`: the rows as they were before, where the change doesn't tell.
+    """
+
+    passed: CTE | None
     end: CTE
     within: ColumnElement[bool]
 
@@ -262,33 +266,46 @@ def _passed(plan: LivePlan, beyond: ColumnElement[bool]) -> _Span:
     records = plan.records
     bound = bound_key(records, "bound")
     statement = _read(plan, beyond & up_to(records, bound)).order_by(*records.key).limit(_SIZE)
-    passed = statement.cte(parameter("passed")).prefix_with("MATERIALIZED")
-    keys = [passed.c[f"was{number}"] for number in range(len(records.key))]
-    counted = select(func.count().label("found")).select_from(passed).subquery(parameter("counted"))
-    last = select(*keys).order_by(*(key.desc() for key in keys)).limit(1).subquery(parameter("last"))
-    # fewer than asked for: there are no more, and the range is done
-    is_end = counted.c.found < _SIZE
-    ends = [case((is_end, value), else_=last.c[key.name]) for value, key in zip(bound, keys, strict=True)]
-    text = case((is_end, _text("bound_key")), else_=key_text([last.c[key.name] for key in keys], records.key_types))
-    end = (
+    if plan.reads_itself:
+        passed, placed = None, statement.add_columns(_place(records.key))
+    else:
+        passed = statement.cte(parameter("passed")).prefix_with("MATERIALIZED")
+        placed = select(passed, _place([passed.c[f"was{number}"] for number in range(len(records.key))]))
+    end = _end(records, placed, bound)
+    until = [select(end.c[f"end{number}"]).scalar_subquery() for number in range(len(bound))]
+    return _Span(passed, end, beyond & up_to(records, until))
+
+
+def _place(keys: Sequence[ColumnElement[Any]]) -> ColumnElement[int]:
+    return func.row_number().over(order_by=list(keys)).label("place")
+
+
+def _end(records: RecordSet, placed: Select[Any], bound: Sequence[ColumnElement[Any]]) -> CTE:
+    """How many keys the chunk has found, and the last of them: the bound where there are fewer than asked for."""
+    keys = placed.subquery(parameter("placed"))
+    # one pass in the index's order; the keys themselves are never sorted
+    last = select(keys).order_by(keys.c.place.desc()).limit(1).subquery(parameter("last"))
+    found = func.coalesce(last.c.place, 0)
+    lasts = [last.c[f"was{number}"] for number in range(len(bound))]
+    text = case((found < _SIZE, _text("bound_key")), else_=key_text(lasts, records.key_types))
+    ends = [case((found < _SIZE, value), else_=key) for value, key in zip(bound, lasts, strict=True)]
+    return (
         select(
-            counted.c.found,
+            found.label("found"),
             text.collate("C").label("key"),
             *(value.label(f"end{number}") for number, value in enumerate(ends)),
         )
-        .select_from(_GATE.join(counted, true()).outerjoin(last, true()))
+        .select_from(_GATE.outerjoin(last, true()))
         .cte(parameter("end"))
         .prefix_with("MATERIALIZED")
     )
-    until = [select(end.c[f"end{number}"]).scalar_subquery() for number in range(len(keys))]
-    return _Span(passed, end, beyond & up_to(records, until))
 
 
 def _single(plan: LivePlan) -> _Span:
     records = plan.records
     only = bound_key(records, "only")
     within = same_key(list(records.key), only, records.key_types)
-    passed = _read(plan, within).cte(parameter("passed")).prefix_with("MATERIALIZED")
+    passed = None if plan.reads_itself else _read(plan, within).cte(parameter("passed")).prefix_with("MATERIALIZED")
     return _Span(passed, _only_end(), within & _PAST_GATE)
 
 
@@ -299,11 +316,11 @@ def _only_end() -> CTE:
 
 def _chain(plan: LivePlan, span: _Span) -> Executable:
     changed = _changed(plan, span)
-    flags = _flags(plan, span.passed, changed)
+    flags = _flags(plan, span, changed)
     moves = [func.coalesce(func.bool_or(flag), false()).label(name) for name, flag in flags.items()]
     tally = (
         select(func.count().label("changed"), *moves)
-        .select_from(changed if plan.reads_itself else _joined(plan, span.passed, changed))
+        .select_from(changed if span.passed is None else _joined(plan, span.passed, changed))
         .cte(parameter("tally"))
         .prefix_with("MATERIALIZED")
     )
@@ -336,14 +353,14 @@ def _changed(plan: LivePlan, span: _Span) -> CTE:
     ).cte(parameter("changed"))
 
 
-def _flags(plan: LivePlan, passed: CTE, changed: CTE) -> dict[str, ColumnElement[bool]]:
+def _flags(plan: LivePlan, span: _Span, changed: CTE) -> dict[str, ColumnElement[bool]]:
     """For each watched column, whether a record's value after the change is another than before it."""
     if isinstance(plan.chunk.change, Delete):
         return {f"moved{number}": false() for number in range(len(plan.watched))}
-    if plan.returns_old:
+    if span.passed is None:
         return {f"moved{number}": changed.c[f"mark{number}"] for number in range(len(plan.watched))}
     return {
-        f"moved{number}": _differ(passed.c[f"was{number}"], changed.c[f"mark{number}"], column)
+        f"moved{number}": _differ(span.passed.c[f"was{number}"], changed.c[f"mark{number}"], column)
         for number, column in enumerate(plan.watched)
     }
 
