@@ -303,10 +303,12 @@ def _end(records: RecordSet, placed: Select[Any], bound: Sequence[ColumnElement[
 
 def _single(plan: LivePlan) -> _Span:
     records = plan.records
-    only = bound_key(records, "only")
-    within = same_key(list(records.key), only, records.key_types)
-    passed = None if plan.reads_itself else _read(plan, within).cte(parameter("passed")).prefix_with("MATERIALIZED")
-    return _Span(passed, _only_end(), within & _PAST_GATE)
+    within = same_key(list(records.key), bound_key(records, "only"), records.key_types)
+    if plan.reads_itself:
+        return _Span(None, _only_end(), within & _PAST_GATE)
+    passed = _read(plan, within).cte(parameter("passed")).prefix_with("MATERIALIZED")
+    # so that it is read before it is changed
+    return _Span(passed, _only_end(), within & select(literal(1)).select_from(passed).exists())
 
 
 def _only_end() -> CTE:
