@@ -12,7 +12,7 @@ from bulklane.contracts.job import JobState
 from bulklane.database.range import RangeRef
 from bulklane.operations.request import InvalidRequest
 from tests.database.jobs import common_columns, look, registry_of, rows, simple_operation, stands
-from tests.database.live_jobs import ALL, changed_times, fill, live_chunk, live_job, live_walk, standing_of
+from tests.database.live_jobs import changed_times, fill, live_chunk, live_job, live_walk, standing_of
 
 SIZES = [1, 2, 7, 100]
 CHANCE = random.Random(7)
@@ -25,12 +25,12 @@ KEYS: dict[str, tuple[list[Column[Any]], list[tuple[Any, ...]]]] = {
     "integer": ([Column("id", Integer, primary_key=True)], [(n,) for n in (-(2**31), -1, 0, 5, 2**31 - 1)]),
     "text": (
         [Column("id", Text, primary_key=True)],
-        [(one,) for one in ("", " ", "a", "A", "a ", "ä", "z", "Z", "%s", "\u200b", "\U0001f600", 'q"', "\\", "10", "9")],
+        [(one,) for one in ("", " ", "a", "A", "a ", "ä", "z", "Z", "%s", "\u200b", "\U0001f600", 'q"', "\\", "10")],
     ),
     "varchar": ([Column("id", String(9), primary_key=True)], [(f"k{n}",) for n in range(12)]),
     "uuid": (
         [Column("id", Uuid, primary_key=True)],
-        [(uuid.UUID(int=CHANCE.getrandbits(128)),) for _ in range(20)] + [(uuid.UUID(int=0),), (uuid.UUID(int=2**128 - 1),)],
+        [(uuid.UUID(int=n),) for n in (0, 2**128 - 1, *(CHANCE.getrandbits(128) for _ in range(20)))],
     ),
     "timestamptz": (
         [Column("at", DateTime(timezone=True), primary_key=True)],
@@ -67,7 +67,7 @@ def make(engine: Engine, name: str, **attributes: Any) -> tuple[Table, Any, list
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", KEYS)
 def test_each_record_of_every_key_type_is_changed_once(engine: Engine, name: str, size: int) -> None:
-    table, registry, _ = make(engine, name)
+    _, registry, _ = make(engine, name)
     with engine.begin() as connection:
         connection.execute(text("UPDATE thing SET tenant = 'other' WHERE random() < 0.3"))
     mine = rows(engine, "SELECT count(*) FROM thing WHERE tenant = 'acme'")[0][0]
@@ -80,7 +80,6 @@ def test_each_record_of_every_key_type_is_changed_once(engine: Engine, name: str
     assert (ended.total, ended.changed, ended.not_started, ended.skipped) == (mine, mine, 0, 0)
     assert ended.state is JobState.COMPLETED
     assert chunks >= mine // size
-    del table
 
 
 @pytest.mark.parametrize("collation", ["C", "POSIX", "default", "ucs_basic"])
@@ -108,13 +107,12 @@ def test_gaps_deleted_ranges_and_wholly_rejected_chunks_end_nothing_early(engine
 
 
 def test_a_filter_that_matches_nothing_is_done_at_once(engine: Engine) -> None:
-    table, registry, _ = make(engine, "bigint", fields={})
+    _, registry, _ = make(engine, "bigint", fields={})
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM thing"))
     job = live_job(engine, registry)
     assert live_walk(engine, registry, job, 10) == 0
     assert (look(engine, job).total, look(engine, job).state) == (0, JobState.COMPLETED)
-    del table
 
 
 def test_the_key_needs_not_be_unique(engine: Engine) -> None:
@@ -151,4 +149,3 @@ def test_a_table_without_an_index_in_key_order_is_refused(engine: Engine) -> Non
     with pytest.raises(InvalidRequest, match=r"selection.live: thing has no index on \(tenant, id\)"):
         live_job(engine, registry)
     assert rows(engine, "SELECT count(*) FROM bulklane.job") == [(0,)]
-    assert ALL["live"]
