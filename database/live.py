@@ -86,7 +86,7 @@ class LivePlan:
     """
 
     chunk: ChunkPlan
-    watched: Sequence[Column[Any]]
+    watched: Sequence[ColumnElement[Any]]
     returns_old: bool
 
     @classmethod
@@ -138,12 +138,14 @@ class _Span:
 
 def after(records: RecordSet, key: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
     """Whether a record comes after a key. As a comparison of rows it is one range of the index."""
-    return _row(records.key) > _row(key)
+    beyond: ColumnElement[bool] = _row(records.key) > _row(key)
+    return beyond
 
 
 def up_to(records: RecordSet, key: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
     """Whether a record comes before a key, or is it."""
-    return _row(records.key) <= _row(key)
+    within: ColumnElement[bool] = _row(records.key) <= _row(key)
+    return within
 
 
 def bound_key(records: RecordSet, name: str) -> list[ColumnElement[Any]]:
@@ -340,13 +342,10 @@ def _changed(plan: LivePlan, span: _Span) -> CTE:
     is_delete = isinstance(chunk.change, Delete)
     after_it = () if is_delete else plan.watched
     version = records.row_version + 1 if is_delete else records.row_version
+    marks = list(after_it)
     if plan.returns_old:
-        marks = [
-            _differ(records.table.alias("old").c[column.key], records.table.alias("new").c[column.key], column)
-            for column in after_it
-        ]
-    else:
-        marks = list(after_it)
+        old, new = records.table.alias("old"), records.table.alias("new")
+        marks = [_differ(old.c[str(column.key)], new.c[str(column.key)], column) for column in after_it]
     return change.returning(  # type: ignore[no-any-return]
         key_text(records.key, records.key_types).label("key"),
         cast(version, BigInteger).label("version"),
@@ -375,7 +374,7 @@ def _joined(plan: LivePlan, passed: CTE, changed: CTE) -> FromClause:
     return changed.outerjoin(passed, same_key(before, now, plan.records.key_types))
 
 
-def _differ(before: ColumnElement[Any], now: ColumnElement[Any], column: Column[Any]) -> ColumnElement[bool]:
+def _differ(before: ColumnElement[Any], now: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[bool]:
     """Byte for byte, and NULL is a value."""
     if is_text(column):
         before, now = before.collate("C"), now.collate("C")

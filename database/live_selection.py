@@ -120,9 +120,9 @@ def check_table(connection: Connection, records: RecordSet) -> None:
         options = index.get("dialect_options", {})
         whole = not options.get("postgresql_where") and options.get("postgresql_using", "btree") == "btree"
         if whole and not index.get("column_sorting"):
-            indexes.append(list(index["column_names"]))
+            indexes.append([str(column) for column in index["column_names"]])
     led = [[getattr(records.tenant, "name", ""), *keys], keys]
-    if not any(list(columns[: len(start)]) == start for columns in indexes for start in led):
+    if not any(columns[: len(start)] == start for columns in indexes for start in led):
         raise LiveUnfit(
             f"{table.name} has no index on ({', '.join(led[0])}), in which a live walk finds its next keys; create one,"
             " or leave `live` out"
@@ -140,7 +140,7 @@ def _check_collations(connection: Connection, records: RecordSet) -> None:
     names = [column.name for column in records.key if is_text(column)]
     if not names:
         return
-    quoted = connection.dialect.identifier_preparer.format_table(records.table)  # type: ignore[no-untyped-call]
+    quoted = connection.dialect.identifier_preparer.format_table(records.table)
     found = connection.execute(_NONDETERMINISTIC, {"table": quoted, "names": names}).scalars().first()
     if found is not None:
         raise LiveUnfit(

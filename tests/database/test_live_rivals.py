@@ -100,10 +100,8 @@ def test_rivals_change_each_record_once_and_the_ledger_is_exact(engine: Engine, 
         Rival(engine, registry, RangeRef(job.job_no, 1, n % 2), epochs, random.Random(seed * 10 + n)) for n in range(6)
     ]
     ended = Event()
-    others = [
-        Background(lambda: shut_and_reopen(engine, job, ended)),
-        Background(lambda: insert_between(engine, ended)),
-    ]
+    third = Background(lambda: shut_and_reopen(engine, job, ended))
+    user = Background(lambda: insert_between(engine, ended))
     for walking in [Background(rival.walk) for rival in rivals]:
         walking.result()
     ended.set()
