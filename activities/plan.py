@@ -10,7 +10,7 @@ from bulklane.contracts.key import read_key
 from bulklane.database.chunk import ChunkPlan, OwedEffect
 from bulklane.database.course import Course, FrozenCourse, LiveCourse
 from bulklane.database.job import Job, get_job
-from bulklane.database.live import LivePlan
+from bulklane.database.live_chain import LivePlan
 from bulklane.database.range import RangeRef, Standing
 from bulklane.database.selection import StoredSelection, read_selection
 from bulklane.operations.live import check_live, columns_read

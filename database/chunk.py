@@ -394,5 +394,5 @@ def _fail_chain() -> Executable:
 
 _FAIL = _fail_chain()
 
-# what the chain of a live chunk shares (database/live.py)
+# what the chain of a live chunk shares (database/live_chain.py)
 parameter, cleared, debt, moved, report, written = _p, _cleared, _debt, _moved, _report, _written

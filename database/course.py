@@ -7,7 +7,8 @@ from sqlalchemy import Connection
 
 from bulklane.contracts.key import Key, read_key
 from bulklane.database.chunk import ChunkPlan, apply_chunk, fail_chunk, keys_of
-from bulklane.database.live import LivePiece, LivePlan, LiveResult, apply_live, fail_live, read_next_key
+from bulklane.database.live import LivePiece, LiveResult, apply_live, fail_live, read_next_key
+from bulklane.database.live_chain import LivePlan
 from bulklane.database.range import RangeRef, Standing
 from bulklane.database.selection import Slice, slice_at
 

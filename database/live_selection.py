@@ -21,7 +21,8 @@ from sqlalchemy import (
 )
 
 from bulklane.contracts.key import read_key
-from bulklane.database.live import OPEN_END, bound_key, key_values, up_to
+from bulklane.database.key_space import bound_key, key_values, up_to
+from bulklane.database.live import OPEN_END
 from bulklane.database.range import RangeRef
 from bulklane.database.record import RecordSet, is_text, key_text, owned_by
 from bulklane.database.selection import SelectionState, set_selected

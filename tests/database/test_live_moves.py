@@ -26,7 +26,8 @@ from bulklane.activities.plan import plan_chunks
 from bulklane.contracts.job import JobState
 from bulklane.database import range as ranges
 from bulklane.database.job import Job, get_job
-from bulklane.database.live import ColumnMoved, LivePiece, LivePlan, apply_live
+from bulklane.database.live import ColumnMoved, LivePiece, apply_live
+from bulklane.database.live_chain import LivePlan
 from bulklane.database.range import RangeRef
 from bulklane.operations.live import columns_read
 from bulklane.operations.operation import Operation, Registry

@@ -65,7 +65,8 @@ class Rival:
             if self.chance.random() < 0.03:
                 connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         if moved is not None:
-            return moved
+            # now and then the answer to COMMIT is lost, and the walker thinks that it stands where it was
+            return standing if self.chance.random() < 0.1 else moved
         self.refused += 1
         with self.engine.begin() as connection:
             # a stale walker goes on from where it thinks it is, under its own epoch
