@@ -78,8 +78,7 @@ def apply_live(
         statement = plan.one_key
     else:
         statement = plan.from_start if piece.cursor_key is None else plan.beyond_cursor
-    if len(plan.records.key) > 1:
-        connection.execute(_NO_SCAN)
+    connection.execute(_NO_SCAN)
     row = connection.execute(statement, _values(ref, epoch, piece)).one_or_none()
     if row is None:
         return None
