@@ -1,6 +1,7 @@
 """Freeze: one statement expands the selection into blocks; the last step compares round and state.
 
-What a search selects is walked before, outside of the transaction, and stored page by page.
+A live selection gets its bound and its ranges instead. What a search selects is walked before, outside of the
+transaction, and stored page by page.
 """
 
 from collections.abc import Mapping
@@ -21,9 +22,10 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job, get_job, lock_job, move, note_reason
+from bulklane.database.live_selection import bound_live
+from bulklane.database.range import RangeRef
 from bulklane.database.search_freeze import WalkSuperseded, forget_pages, freeze_pages
 from bulklane.database.selection import (
-    SelectionState,
     StoredSelection,
     cut_ranges,
     freeze_matching,
@@ -64,7 +66,7 @@ class Freeze:
             job = get_job(connection, request.job_no)
             operation = operation_of(self.registry, job)
             stored = read_selection(connection, job.selection_no)
-        if stored.state is SelectionState.FROZEN or job.state is not JobState.FREEZING:
+        if not stored.stated or job.state is not JobState.FREEZING:
             return False
         if stored.kind != "search":
             return True
@@ -99,7 +101,7 @@ class Freeze:
         with limited_transaction(self.engine, statement=seconds, transaction=seconds + 60) as connection:
             job = get_job(connection, request.job_no)
             stored = lock_selection(connection, job.selection_no)
-            if stored.state is SelectionState.FROZEN or job.state is not JobState.FREEZING:
+            if not stored.stated or job.state is not JobState.FREEZING:
                 return False
             total = self._store(connection, job, stored)
             # locked last: a statement over a million rows must not make a cancel wait
@@ -107,21 +109,26 @@ class Freeze:
             if not _is_due(job, request):
                 connection.rollback()
                 return False
-            cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
+            if not stored.live:
+                cut_ranges(connection, job_no=job.job_no, round_no=job.round, total=total, parallelism=job.parallelism)
             # a search is measured here at last, whatever was counted or couldn't be at acceptance
             lane = lane_of(total, self.small_max_records) if stored.kind == "search" else job.lane
             move(connection, job, JobState.WALKING, total=total, lane=lane, reason="")
             return True
 
     def _store(self, connection: Connection, job: Job, stored: StoredSelection) -> int:
+        """Freeze it, or bound it where it is live; how many records it has."""
+        if stored.kind == "search":
+            try:
+                return freeze_pages(connection, stored, schedule_number())
+            except WalkSuperseded as error:
+                raise superseded(schedule_number(), error.epoch) from None
         operation = operation_of(self.registry, job)
-        if stored.kind != "search":
-            condition = read_condition(operation, stored.kind, stored.spec)
-            return freeze_matching(connection, stored.selection_no, operation.records, job.tenant, condition)
-        try:
-            return freeze_pages(connection, stored, schedule_number())
-        except WalkSuperseded as error:
-            raise superseded(schedule_number(), error.epoch) from None
+        condition = read_condition(operation, stored.kind, stored.spec)
+        chosen = (stored.selection_no, operation.records, job.tenant, condition)
+        if stored.live:
+            return bound_live(connection, RangeRef(job.job_no, job.round, 0), *chosen, job.parallelism)
+        return freeze_matching(connection, *chosen)
 
 
 def _is_due(job: Job, request: FreezeRequest) -> bool:

@@ -20,6 +20,7 @@ from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job, find_job, stamp_run
+from bulklane.database.live_selection import LiveUnfit
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.request import InvalidRequest, Request, read_request
@@ -136,6 +137,8 @@ class JobLifecycle:
             raise self._refused(request) from None
         except accept.JobIdReused as error:
             raise _final(FailureType.JOB_ID_REUSED, str(error)) from None
+        except LiveUnfit as error:
+            raise _final(FailureType.INVALID_START, f"selection.live: {error}") from None
 
     def _refused(self, request: Request) -> ApplicationError:
         try:
@@ -161,7 +164,8 @@ class JobLifecycle:
             lane=job.lane,
             ranges=ranges.count_ranges(connection, job.job_no, job.round),
             channels=job.channels,
-            total=job.total,
+            # a live walk may meet more than was counted at its start
+            total=None if job.total is None else max(job.total, counters.processed),
             processed=counters.processed,
             owed=effect.count_owed(connection, job.job_no),
             reason=job.reason,

@@ -1,13 +1,20 @@
 """Turns an operation and a job into what the chunk transaction does."""
 
+from typing import Any
+
 from sqlalchemy import Connection, Text, cast, func
 from temporalio.exceptions import ApplicationError
 
 from bulklane.activities.record_plan import change_of
 from bulklane.contracts.failure import FailureType
+from bulklane.contracts.key import read_key
 from bulklane.database.chunk import ChunkPlan, OwedEffect
-from bulklane.database.job import Job
+from bulklane.database.course import Course, FrozenCourse, LiveCourse
+from bulklane.database.job import Job, get_job
+from bulklane.database.live_chain import LivePlan
+from bulklane.database.range import RangeRef, Standing
 from bulklane.database.selection import StoredSelection, read_selection
+from bulklane.operations.live import check_live, columns_read
 from bulklane.operations.operation import CallEffect, Effect, Operation, Registry, UnknownOperation
 from bulklane.operations.request import read_condition, read_parameters
 
@@ -36,6 +43,19 @@ def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[C
         decide=decide,
     )
     return plan, stored
+
+
+def plan_course(
+    connection: Connection, registry: Registry, ref: RangeRef, epoch: int, standing: Standing
+) -> Course[Any]:
+    """The way through a range that this attempt has taken. Raises NotLive where a deploy has made a live walk unfit."""
+    job = get_job(connection, ref.job_no)
+    plan, stored = plan_chunks(connection, registry, job)
+    if standing.bound_key is None:
+        return FrozenCourse(plan, ref, epoch, stored.selection_no)
+    check_live(job.operation, plan.change, operation_of(registry, job).records, plan.condition)
+    live = LivePlan.on(connection, plan, columns_read(plan.condition))
+    return LiveCourse(live, ref, epoch, read_key(standing.bound_key, stored.key_types))
 
 
 def _owed(effect: Effect) -> OwedEffect:

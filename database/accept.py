@@ -13,6 +13,8 @@ from bulklane.contracts.key import Key, KeyType
 from bulklane.contracts.lane import Lane, lane_of
 from bulklane.database import lease
 from bulklane.database.job import Job, find_job, get_job
+from bulklane.database.live_selection import bound_live, check_table
+from bulklane.database.range import RangeRef
 from bulklane.database.record import RecordSet
 from bulklane.database.selection import count_matching, cut_ranges, freeze_keys, freeze_matching, insert_selection
 from bulklane.database.tables import idempotency, job, job_sequence, turn_sequence
@@ -74,6 +76,10 @@ class Proposal(Protocol):
     @property
     def duplicates(self) -> int:
         """How many keys were folded."""
+
+    @property
+    def live(self) -> bool:
+        """Walked in key order, without freezing keys."""
 
     @property
     def channels(self) -> Sequence[str]:
@@ -156,7 +162,10 @@ def measure(
     """How many records the selection has, counted up to `small_max_records` + 1.
 
     What the search engine selects can't be counted here: the caller says, and a number that isn't known is a large one.
+    Raises LiveUnfit where it is live and its table can't be walked so.
     """
+    if proposal.live:
+        check_table(connection, proposal.records)
     if proposal.keys is not None:
         return len(proposal.keys)
     if proposal.condition is None:
@@ -234,7 +243,11 @@ def _store_selection(connection: Connection, proposal: Proposal, job_no: int, la
         spec=proposal.selection_spec,
         key_types=key_types,
         duplicates=proposal.duplicates,
+        live=proposal.live,
     )
+    if proposal.live and lane is Lane.SMALL and proposal.condition is not None:
+        chosen = (proposal.records, proposal.tenant, proposal.condition, proposal.parallelism)
+        return selection_no, bound_live(connection, RangeRef(job_no, 1, 0), selection_no, *chosen)
     if proposal.keys is not None:
         total = freeze_keys(connection, selection_no, key_types, proposal.keys)
     elif lane is Lane.SMALL and proposal.condition is not None:

@@ -10,7 +10,7 @@ from bulklane.contracts.message import VerbMessage
 from bulklane.database import effect, lease
 from bulklane.database import range as ranges
 from bulklane.database.job import Job, fix_counters, lock_job, move
-from bulklane.database.selection import SelectionState, read_selection
+from bulklane.database.selection import read_selection
 from bulklane.database.wish import Wanted, note_looked, read_wish, receive
 
 _S = JobState
@@ -95,8 +95,8 @@ def _step(connection: Connection, job: Job, wanted: Wanted) -> Job | None:
 
 
 def _begin(connection: Connection, job: Job) -> Job:
-    frozen = read_selection(connection, job.selection_no).state is SelectionState.FROZEN
-    return move(connection, job, _S.WALKING if frozen else _S.FREEZING)
+    stated = read_selection(connection, job.selection_no).stated
+    return move(connection, job, _S.FREEZING if stated else _S.WALKING)
 
 
 def _go_on(connection: Connection, job: Job) -> Job:
@@ -116,7 +116,15 @@ def _release(connection: Connection, job: Job, *, keep_lease: bool = False) -> J
     counters = ranges.counters(connection, job.job_no, job.round)
     if not keep_lease:
         lease.release(connection, job_no=job.job_no, round_no=job.round)
-    return fix_counters(connection, job, counters, not_started=(job.total or 0) - counters.processed)
+    total = _final_total(connection, job, counters.processed)
+    return fix_counters(connection, job, counters, total=total, not_started=(total or 0) - counters.processed)
+
+
+def _final_total(connection: Connection, job: Job, processed: int) -> int | None:
+    """A live walk's total was counted at its start; when it has come to its end, it is what it has met."""
+    if job.total is None or not read_selection(connection, job.first_selection_no).live:
+        return job.total
+    return processed if ranges.all_done(connection, job.job_no, job.round) else max(job.total, processed)
 
 
 def _close(connection: Connection, job: Job, wanted: Wanted) -> Job:

@@ -87,6 +87,15 @@ def changes(
     return [Change(row.key, row.changed_at) for row in connection.execute(statement)]
 
 
+def changed_by(connection: Connection, audit: Select[Any], job_no: int) -> list[str]:
+    """The keys that the job's own transactions have changed, by audit and ledger; a doubled change comes twice."""
+    audited = audit.subquery("audited")
+    statement = select(audited.c.key).where(
+        audited.c.transaction_id.in_(select(chunk.c.transaction_id).where(chunk.c.job_no == job_no))
+    )
+    return list(connection.execute(statement).scalars())
+
+
 def row_versions(connection: Connection, records: RecordSet, tenant: str) -> dict[str, int]:
     """By key: the version of every row of the tenant."""
     statement = select(key_text(list(records.key), records.key_types), cast(records.row_version, BigInteger)).where(

@@ -366,7 +366,10 @@ def _report(rows: Any) -> CTE:
     )
 
 
-def _written(counts: CTE) -> CTE:
+_TO_CURSOR = bindparam(_p("to_cursor"), type_=BigInteger)
+
+
+def _written(counts: CTE, to_cursor: ColumnElement[int] = _TO_CURSOR, **also: ColumnElement[Any]) -> CTE:
     columns = ["job_no", "round", "range_no", "seq", "lo", "hi", "epoch", "changed", "skipped", "failed", "not_found"]
     rows = select(
         bindparam(_p("of_job"), type_=BigInteger),
@@ -374,21 +377,20 @@ def _written(counts: CTE) -> CTE:
         bindparam(_p("of_range"), type_=Integer),
         counts.c.seq,
         bindparam(_p("from_cursor"), type_=BigInteger),
-        bindparam(_p("to_cursor"), type_=BigInteger),
+        to_cursor,
         bindparam(_p("at_epoch"), type_=BigInteger),
         counts.c.changed,
         counts.c.skipped,
         counts.c.failed,
         counts.c.not_found,
+        *also.values(),
     )
-    return insert(chunk).from_select(columns, rows).returning(chunk.c.seq).cte(_p("written"))
+    return insert(chunk).from_select([*columns, *also], rows).returning(chunk.c.seq).cte(_p("written"))
 
 
-_SUSPECTS_PASSED = bindparam(_p("to_cursor"), type_=BigInteger) >= func.coalesce(range_.c.suspect_to, 0)
-
-
-def _moved(counts: CTE) -> CTE:
+def _moved(counts: CTE, to_cursor: ColumnElement[int] = _TO_CURSOR, **also: ColumnElement[Any]) -> CTE:
     """Move cursor and counters; deaths are over where the records that they were about are passed."""
+    suspects_passed = to_cursor >= func.coalesce(range_.c.suspect_to, 0)
     return (
         update(range_)
         .where(
@@ -398,30 +400,38 @@ def _moved(counts: CTE) -> CTE:
             counts.c.seq == range_.c.next_seq,
         )
         .values(
-            cursor=bindparam(_p("to_cursor"), type_=BigInteger),
+            cursor=to_cursor,
             next_seq=range_.c.next_seq + 1,
             # what fitted: an attempt after a kill begins with it
             chunk_size=bindparam(_p("size"), type_=Integer),
-            deaths=case((_SUSPECTS_PASSED, 0), else_=range_.c.deaths),
+            deaths=case((suspects_passed, 0), else_=range_.c.deaths),
             troubled_since=None,
             changed=range_.c.changed + counts.c.changed,
             skipped=range_.c.skipped + counts.c.skipped,
             failed=range_.c.failed + counts.c.failed,
             not_found=range_.c.not_found + counts.c.not_found,
+            **also,
         )
-        .returning(range_.c.cursor, counts.c.changed, counts.c.skipped, counts.c.not_found, counts.c.failed)
+        .returning(
+            range_.c.cursor,
+            *(range_.c[name] for name in also),
+            counts.c.changed,
+            counts.c.skipped,
+            counts.c.not_found,
+            counts.c.failed,
+        )
         .cte(_p("moved"))
     )
 
 
-def _debt(effect: OwedEffect, number: int, changed: CTE) -> CTE:
+def _debt(effect: OwedEffect, number: int, changed: CTE, gate: CTE = _GATE) -> CTE:
     body = func.array_agg(changed.c[f"body{number}"]) if effect.body is not None else cast(null(), ARRAY(Text()))
     rows = (
         select(
             bindparam(_p("of_job"), type_=BigInteger),
             bindparam(_p("of_round"), type_=Integer),
             bindparam(_p("of_range"), type_=Integer),
-            select(_GATE.c.seq).scalar_subquery(),
+            select(gate.c.seq).scalar_subquery(),
             literal(effect.name, Text()),
             literal(effect.channel, Text()),
             func.array_agg(changed.c.key),
@@ -457,3 +467,6 @@ def _fail_chain() -> Executable:
 
 
 _FAIL = _fail_chain()
+
+# what the chain of a live chunk shares (database/live_chain.py)
+parameter, cleared, debt, moved, report, written = _p, _cleared, _debt, _moved, _report, _written

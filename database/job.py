@@ -130,7 +130,7 @@ def move(connection: Connection, old: Job, state: JobState, **values: Any) -> Jo
     return _job(connection.execute(statement).one())
 
 
-def fix_counters(connection: Connection, old: Job, counters: Counters, *, not_started: int) -> Job:
+def fix_counters(connection: Connection, old: Job, counters: Counters, *, total: int | None, not_started: int) -> Job:
     """Write the round's final counters into a locked job, and that its records are free."""
     statement = (
         update(job)
@@ -141,6 +141,7 @@ def fix_counters(connection: Connection, old: Job, counters: Counters, *, not_st
             failed=counters.failed,
             not_found=counters.not_found,
             not_started=not_started,
+            total=total,
             released_at=func.coalesce(job.c.released_at, func.clock_timestamp()),
         )
         .returning(*_COLUMNS)

@@ -51,6 +51,13 @@ class Standing:
     deaths: int
     suspect_to: int
     chunk_size: int
+    cursor_key: str | None = None
+    bound_key: str | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether it is walked in key order up to its bound; else by the ordinals of frozen keys."""
+        return self.bound_key is not None
 
     @property
     def done(self) -> bool:
@@ -111,6 +118,8 @@ _READ = select(
     range_.c.deaths,
     func.coalesce(range_.c.suspect_to, 0).label("suspect_to"),
     range_.c.chunk_size,
+    range_.c.cursor_key,
+    range_.c.bound_key,
 ).where(_ONE)
 _SHUT = update(range_).where(_ALL, range_.c.open).values(open=False)
 _REOPEN = update(range_).where(_ALL, ~range_.c.open).values(open=True)
@@ -146,7 +155,7 @@ def take(connection: Connection, ref: RangeRef, epoch: int) -> Standing:
 def read(connection: Connection, ref: RangeRef) -> Standing:
     """Where the range stands now."""
     row = connection.execute(_READ, _of(ref)).one()
-    return Standing(row.lo, row.hi, row.cursor, row.epoch, row.open, row.deaths, row.suspect_to, row.chunk_size)
+    return Standing(**row._mapping)
 
 
 def leave(connection: Connection, ref: RangeRef, epoch: int, chunk_size: int) -> None:
@@ -191,11 +200,15 @@ def round_counters(connection: Connection, job_no: int, round_no: int) -> Counte
     return Counters(*(int(value) for value in row))
 
 
-_LEFT_OVER = select(range_.c.cursor, range_.c.hi).where(_ALL, range_.c.cursor < range_.c.hi).order_by(range_.c.no)
+_LEFT_OVER = (
+    select(range_.c.cursor, range_.c.hi)
+    .where(_ALL, range_.c.cursor < range_.c.hi, range_.c.bound_key.is_(None))
+    .order_by(range_.c.no)
+)
 
 
 def left_over(connection: Connection, job_no: int, round_no: int) -> list[tuple[int, int]]:
-    """The ordinals (from, to exclusive) of the round's selection that have no outcome."""
+    """The ordinals (from, to exclusive) of the round's frozen selection that have no outcome."""
     rows = connection.execute(_LEFT_OVER, {"of_job": job_no, "of_round": round_no})
     return [(int(row.cursor), int(row.hi)) for row in rows]
 

@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Connection, FromClause, Table, Text, and_, cast, func, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Enum,
+    FromClause,
+    String,
+    Table,
+    Text,
+    and_,
+    cast,
+    func,
+    literal_column,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from bulklane.contracts.key import KeyType
@@ -48,6 +60,11 @@ def regclass(connection: Connection, table: Table) -> str:
     """A table's name as `to_regclass` reads it."""
     # a statement's text has its percent signs doubled, a parameter has not
     return connection.dialect.identifier_preparer.format_table(table).replace("%%", "%")
+
+
+def is_text(column: ColumnElement[Any]) -> bool:
+    """Whether it has a collation; an enum has none."""
+    return isinstance(column.type, String) and not isinstance(column.type, Enum)
 
 
 def exactly(column: ColumnElement[Any], value: Any, *, is_text: bool) -> ColumnElement[bool]:

@@ -13,6 +13,7 @@ from bulklane.contracts.message import VerbMessage
 from bulklane.database import effect, lease
 from bulklane.database import range as ranges
 from bulklane.database.job import Job, lock_job, move
+from bulklane.database.live_selection import count_rest, reopen_rest
 from bulklane.database.selection import cut_ranges, freeze_keys, insert_selection, keys_between, read_selection
 from bulklane.database.tables import delivery, job_resource, outcome, turn_sequence
 from bulklane.database.wish import note_message, reset_wish
@@ -23,7 +24,10 @@ REOPENABLE = (JobState.COMPLETED_WITH_FAILURES, JobState.FAILED)
 
 @dataclass(frozen=True)
 class Retried:
-    """What a retry re-opened. `refused`: why it re-opened nothing, or not all."""
+    """What a retry re-opened. `refused`: why it re-opened nothing, or not all.
+
+    `records` is an estimate where a live walk goes on with what it hadn't come to.
+    """
 
     job: Job
     records: int = 0
@@ -95,14 +99,19 @@ def retry(
     stored = read_selection(connection, job.selection_no)
     types = stored.key_types
     keys = sorted(_open_keys(connection, job, types))
-    turn = _take_turn(connection, job, with_lease=bool(keys))
+    rest = count_rest(connection, job_no, job.round)
+    # what a live walk hasn't come to is known by its count at the start only
+    records = len(keys) + (max(rest, job.not_started) if rest else 0)
+    turn = _take_turn(connection, job, with_lease=bool(keys or rest))
     superseded = int(connection.execute(_COUNT_SUPERSEDED, {"of_job": job_no}).scalar_one())
     deliveries = connection.execute(_REOPEN, {"of_job": job_no, "new_turn": turn}).rowcount
-    if not keys and not deliveries:
+    if not keys and not rest and not deliveries:
         return Retried(job, refused=_nothing(superseded))
     selection_no = insert_selection(connection, kind=stored.kind, spec=stored.spec, key_types=types)
     freeze_keys(connection, selection_no, types, keys)
-    cut_ranges(connection, job_no=job_no, round_no=job.round + 1, total=len(keys), parallelism=job.parallelism)
+    streams = max(1, job.parallelism - rest)
+    frozen = cut_ranges(connection, job_no=job_no, round_no=job.round + 1, total=len(keys), parallelism=streams)
+    reopen_rest(connection, job_no, job.round, first_no=frozen)
     reset_wish(connection, job_no, Wish.RUN, who=message.who, why=message.why)
     opened = move(
         connection,
@@ -111,12 +120,12 @@ def retry(
         round=job.round + 1,
         selection_no=selection_no,
         turn=turn,
-        lane=lane_of(len(keys), small_max_records),
+        lane=lane_of(records, small_max_records),
         released_at=None,
         over_at=None,
         reason="",
     )
-    return Retried(opened, len(keys), deliveries, _nothing(superseded) if superseded else "")
+    return Retried(opened, records, deliveries, _nothing(superseded) if superseded else "")
 
 
 def resources_of(connection: Connection, job_no: int) -> list[str]:

@@ -32,15 +32,16 @@ BLOCK_SIZE = 5000
 
 
 class SelectionState(StrEnum):
-    """Whether the keys are known yet."""
+    """Whether the keys are known yet; of a live one, its bound."""
 
     STATED = "stated"
     FROZEN = "frozen"
+    BOUNDED = "bounded"
 
 
 @dataclass(frozen=True)
 class StoredSelection:
-    """A selection as it stands in the database; `total` is None until it is frozen."""
+    """A selection as it stands in the database; `total` is None until it is frozen, or bounded where it is live."""
 
     selection_no: int
     kind: str
@@ -52,6 +53,12 @@ class StoredSelection:
     selected_at: datetime | None
     epoch: int = 0
     owed_at_freeze: int | None = None
+    live: bool = False
+
+    @property
+    def stated(self) -> bool:
+        """Whether it has still to be frozen or bounded."""
+        return self.state is SelectionState.STATED
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,11 @@ class Slice:
 _INSERT = insert(selection).returning(selection.c.selection_no)
 _READ = select(selection).where(selection.c.selection_no == bindparam("selection_no"))
 _LOCK = _READ.with_for_update()
-_SET_FROZEN = (
+_SET_SELECTED = (
     update(selection)
     .where(selection.c.selection_no == bindparam("number"))
     .values(
-        state=SelectionState.FROZEN,
+        state=bindparam("as"),
         total=bindparam("records"),
         # a search has selected when it began, not when the last page was stored
         selected_at=func.coalesce(selection.c.selected_at, func.clock_timestamp()),
@@ -79,7 +86,13 @@ _SET_FROZEN = (
 
 
 def insert_selection(
-    connection: Connection, *, kind: str, spec: Mapping[str, Any], key_types: Sequence[KeyType], duplicates: int = 0
+    connection: Connection,
+    *,
+    kind: str,
+    spec: Mapping[str, Any],
+    key_types: Sequence[KeyType],
+    duplicates: int = 0,
+    live: bool = False,
 ) -> int:
     """Store a selection that isn't frozen yet; its number."""
     return int(
@@ -91,6 +104,7 @@ def insert_selection(
                 "key_types": [str(key_type) for key_type in key_types],
                 "state": SelectionState.STATED,
                 "duplicates": duplicates,
+                "live": live,
             },
         ).scalar_one()
     )
@@ -120,7 +134,7 @@ def freeze_keys(connection: Connection, selection_no: int, key_types: Sequence[K
     ]
     if rows:
         connection.execute(insert(block), rows)
-    return _set_frozen(connection, selection_no, len(keys))
+    return set_selected(connection, selection_no, SelectionState.FROZEN, len(keys))
 
 
 def count_matching(
@@ -165,7 +179,8 @@ def freeze_selected(connection: Connection, selection_no: int, key_types: Sequen
     ).group_by(literal_column("2"))
     connection.execute(insert(block).from_select(["selection_no", "no", "size", *names], blocks))
     total = select(func.coalesce(func.sum(block.c.size), 0)).where(block.c.selection_no == selection_no)
-    return _set_frozen(connection, selection_no, int(connection.execute(total).scalar_one()))
+    counted = int(connection.execute(total).scalar_one())
+    return set_selected(connection, selection_no, SelectionState.FROZEN, counted)
 
 
 def keys_between(
@@ -210,8 +225,9 @@ def _matches(records: RecordSet, tenant: str, condition: ColumnElement[bool]) ->
     return owned_by(records, tenant) & condition
 
 
-def _set_frozen(connection: Connection, selection_no: int, total: int) -> int:
-    connection.execute(_SET_FROZEN, {"number": selection_no, "records": total})
+def set_selected(connection: Connection, selection_no: int, state: SelectionState, total: int) -> int:
+    """Note that the selection is made now, and of how many records; that number."""
+    connection.execute(_SET_SELECTED, {"number": selection_no, "as": state, "records": total})
     return total
 
 
@@ -227,4 +243,5 @@ def _stored(row: Any) -> StoredSelection:
         selected_at=row.selected_at,
         epoch=row.epoch,
         owed_at_freeze=row.owed_at_freeze,
+        live=row.live,
     )

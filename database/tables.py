@@ -190,6 +190,8 @@ selection = Table(
     Column("state", Text, nullable=False),
     Column("total", BigInteger),
     _count("duplicates"),
+    # walked in key order up to a bound; no keys are stored
+    Column("live", Boolean, nullable=False, server_default=text("false")),
     _at("selected_at"),
     # of a search: the attempt that may store pages, and what was owed to the index then
     _count("epoch"),
@@ -221,7 +223,8 @@ range_ = Table(
     Column("job_no", BigInteger, primary_key=True, autoincrement=False),
     Column("round", Integer, primary_key=True, autoincrement=False),
     Column("no", Integer, primary_key=True, autoincrement=False),
-    # ordinals in the frozen selection; the keys are those of a live walk
+    # ordinals in the frozen selection; in a live walk the cursor counts keys passed, `hi` is known when it is done, and
+    # the keys (text form) tell where it stands and ends
     Column("lo", BigInteger, nullable=False),
     Column("hi", BigInteger, nullable=False),
     Column("cursor", BigInteger, nullable=False),
@@ -256,6 +259,9 @@ chunk = Table(
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("lo", BigInteger, nullable=False),
     Column("hi", BigInteger, nullable=False),
+    # of a live walk: the keys after `from_key` up to `to_key`
+    Column("from_key", _bytewise()),
+    Column("to_key", _bytewise()),
     Column("epoch", BigInteger, nullable=False),
     Column("changed", Integer, nullable=False),
     Column("skipped", Integer, nullable=False),

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, true
 from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key, shown
 from bulklane.contracts.message import MOST_PARALLELISM
 from bulklane.operations.filter import InvalidFilter, read_filter
+from bulklane.operations.live import NotLive, check_operation_live
 from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
 from bulklane.operations.search_query import InvalidQuery, check_query
 
@@ -74,17 +75,22 @@ class Request:
     idempotency_key: str | None
     who: str
     why: str
+    live: bool = False
 
 
 @dataclass(frozen=True)
 class Selected:
-    """A selection that was read: keys, a condition, or neither where the search engine is asked."""
+    """A selection that was read: keys, a condition, or neither where the search engine is asked.
+
+    `live`: walked by key order, without freezing keys.
+    """
 
     kind: str
     spec: Mapping[str, Any]
     keys: Sequence[Key] | None
     condition: ColumnElement[bool] | None
     duplicates: int = 0
+    live: bool = False
 
 
 def read_request(raw: object, registry: Registry) -> Request:
@@ -104,6 +110,8 @@ def read_request(raw: object, registry: Registry) -> Request:
     parallelism = _number(raw, "parallelism", 1, MOST_PARALLELISM, operation.parallelism, problems)
     parameters = _parameters(raw.get("parameters", {}), operation, problems)
     selected = _selection(raw.get("selection"), operation, problems)
+    if selected is not None and selected.live and not problems:
+        _check_live(operation, parameters, selected, problems)
     if problems or selected is None:
         raise InvalidRequest(problems[:MOST_PROBLEMS])
     stored = parameters_json(operation, parameters)
@@ -127,6 +135,7 @@ def read_request(raw: object, registry: Registry) -> Request:
         idempotency_key=key,
         who=who,
         why=why,
+        live=selected.live,
     )
 
 
@@ -243,7 +252,28 @@ _SELECTIONS = {
 }
 
 
+def _check_live(operation: Operation, parameters: Any, selected: Selected, problems: list[Problem]) -> None:
+    if selected.condition is None:
+        return
+    try:
+        check_operation_live(operation, parameters, selected.condition)
+    except NotLive as error:
+        problems.append(Problem("selection.live", str(error)))
+
+
 def _selection(value: object, operation: Operation, problems: list[Problem]) -> Selected | None:
+    if not isinstance(value, Mapping) or "live" not in value:
+        return _plain_selection(value, operation, problems)
+    selected = _plain_selection({name: one for name, one in value.items() if name != "live"}, operation, problems)
+    live = value["live"]
+    if not isinstance(live, bool):
+        problems.append(Problem("selection.live", f"{shown(live)} is neither true nor false"))
+    elif live and selected is not None and selected.kind not in ("filter", "all"):
+        problems.append(Problem("selection.live", "goes with filter or all: other selections are frozen as they are"))
+    return None if selected is None else replace(selected, live=live is True)
+
+
+def _plain_selection(value: object, operation: Operation, problems: list[Problem]) -> Selected | None:
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in _SELECTIONS:
         problems.append(Problem("selection", f"needs exactly one of {', '.join(_SELECTIONS.values())}"))
         return None
@@ -297,7 +327,7 @@ def _search(spec: Any, operation: Operation, problems: list[Problem]) -> Selecte
 def _hash(tenant: str, operation: str, parameters: Mapping[str, Any], selected: Selected) -> str:
     """Equal for the same content: the order of the ids and doubles among them don't count."""
     digest = hashlib.sha256()
-    content = [tenant, operation, parameters, selected.kind, selected.spec]
+    content = [tenant, operation, parameters, selected.kind, selected.spec, *(["live"] if selected.live else [])]
     digest.update(json.dumps(content, sort_keys=True, default=str).encode())
     for key in selected.keys or ():
         digest.update(format_key(key).encode() + b"\x00")

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from bulklane.contracts.message import VerbMessage
 from bulklane.database import accept
@@ -13,10 +13,11 @@ from bulklane.database.accept import Accepted, Conflict, LeaseMissed
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import JobUnknown, find_job
 from bulklane.database.lease import holders
+from bulklane.database.live_selection import LiveUnfit
 from bulklane.database.retry import ResourcesOwned, Retried, retry
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
-from bulklane.operations.request import Request, read_request
+from bulklane.operations.request import InvalidRequest, Problem, Request, read_request
 from bulklane.operations.search import measure_search
 
 STATEMENT_SECONDS = 60.0
@@ -53,12 +54,19 @@ def _try(
         return known
     found = measure_search(request, registry, endpoints, small_max_records)
     with engine.connect() as connection:
-        size = accept.measure(connection, request, small_max_records, found)
+        size = _measure(connection, request, small_max_records, found)
     try:
         with limited_transaction(engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2) as connection:
             return accept.store(connection, request, size=size, small_max_records=small_max_records)
     except LeaseMissed:
         return _owner(engine, request)
+
+
+def _measure(connection: Connection, request: Request, small_max_records: int, found_by_search: int | None) -> int:
+    try:
+        return accept.measure(connection, request, small_max_records, found_by_search)
+    except LiveUnfit as error:
+        raise InvalidRequest([Problem("selection.live", str(error))]) from None
 
 
 def _owner(engine: Engine, request: Request) -> Accepted | None:

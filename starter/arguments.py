@@ -101,7 +101,7 @@ def split_keys(selection: dict[str, Any]) -> dict[str, Any]:
     """For an operation whose keys have several columns: each id is a JSON array. Raises InvalidRequest."""
     if "ids" not in selection:
         return selection
-    return {"ids": [_key(text, f"id {number}") for number, text in enumerate(selection["ids"], 1)]}
+    return selection | {"ids": [_key(text, f"id {number}") for number, text in enumerate(selection["ids"], 1)]}
 
 
 def _key(text: str, path: str) -> Any:

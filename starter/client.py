@@ -97,7 +97,8 @@ class Client:
     ) -> Submission:
         """Accept a job and start it.
 
-        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"search": {...}}, {"all": True}.
+        `selection`: one of {"ids": [...]}, {"filter": {...}}, {"search": {...}}, {"all": True}; to filter and all,
+        "live": True adds that they are walked in key order, without freezing keys first.
         `options`: parallelism, priority, who, why.
         Repeating a call with the same `idempotency_key` or `job_id` gives the same job.
         Raises InvalidRequest, Conflict (another job owns the data; its `holder` tells which) and JobIdReused.

@@ -31,6 +31,9 @@ def submit(
         list[str] | None, typer.Option("--search", help="A query on the operation's search index, as JSON.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every record of the tenant.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="With --filter or --all: walk in key order, without freezing keys first.")
+    ] = False,
     parameters: Annotated[str | None, typer.Option(help="All parameters as a JSON object.")] = None,
     assignments: Annotated[
         list[str] | None,
@@ -58,7 +61,8 @@ def submit(
         request = {
             "operation": operation,
             "tenant": tenant,
-            "selection": read_selection(ids or [], ids_file or [], filters or [], searches or [], every=every),
+            "selection": read_selection(ids or [], ids_file or [], filters or [], searches or [], every=every)
+            | ({"live": True} if live else {}),
             "parameters": read_parameters(parameters, assignments or []),
             "why": why,
             **{name: value for name, value in options.items() if value is not None},

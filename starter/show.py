@@ -72,7 +72,7 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("deliveries", _deliveries(status)),
         ("asked by", asked),
         ("accepted", _at(status.accepted_at, None)),
-        ("selected", _at(status.selected_at, status.accepted_at)),
+        ("selected", _at(status.selected_at, status.accepted_at) + (", live up to here" if status.live else "")),
         ("opened", _at(status.opened_at, status.accepted_at)),
         ("rows free", _at(status.released_at, status.accepted_at)),
         ("over", _at(status.over_at, status.accepted_at)),

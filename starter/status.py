@@ -20,6 +20,8 @@ class JobStatus:
     """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet.
 
     `slowed_by`: why the walk is slower than it could be, or stands still; empty where it isn't.
+    `live`: a walk in key order without frozen keys. Its total is counted at the start, grows where more is met, and is
+    what was met when it has come to its end.
     """
 
     job_id: str
@@ -53,6 +55,7 @@ class JobStatus:
     """Of a search: effects that were owed to the index when it was searched, so that it was behind by them."""
     throttle: Throttled | None = None
     slowed_by: tuple[str, ...] = ()
+    live: bool = False
 
     @property
     def over(self) -> bool:
@@ -72,6 +75,7 @@ def _status(connection: Connection, job: Job) -> JobStatus:
     counters = ranges.counters(connection, job.job_no, job.round)
     selection = read_selection(connection, job.first_selection_no)
     wanted = read_wish(connection, job.job_no)
+    total = None if job.total is None else max(job.total, counters.processed)
     deliveries: dict[str, dict[str, int]] = {}
     for channel, state, count in effect.tally(connection, job.job_no):
         deliveries.setdefault(channel, {})[state] = count
@@ -83,14 +87,14 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         state=job.state,
         reason=job.reason,
         round=job.round,
-        total=job.total,
+        total=total,
         duplicates=selection.duplicates,
         processed=counters.processed,
         changed=counters.changed,
         skipped=counters.skipped,
         failed=counters.failed,
         not_found=counters.not_found,
-        not_started=None if job.total is None else job.total - counters.processed,
+        not_started=None if total is None else total - counters.processed,
         owed=effect.count_owed(connection, job.job_no),
         deliveries=deliveries,
         who=job.who,
@@ -106,4 +110,5 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         owed_at_freeze=selection.owed_at_freeze,
         throttle=read_throttled(connection, job.job_no),
         slowed_by=tuple(slowed_by(connection, job.job_no, job.round)) if job.state is JobState.WALKING else (),
+        live=selection.live,
     )

@@ -257,3 +257,26 @@ def test_other_content_has_another_hash(other: dict[str, Any]) -> None:
         read(selection={"ids": [3, 1, 2]}).content_hash
         != read(**{"selection": {"ids": [3, 1, 2]}, **other}).content_hash
     )
+
+
+def test_live_is_another_request_and_the_default_is_none() -> None:
+    def read(**selection: Any) -> Request:
+        raw = {"job_id": "j", "tenant": "t", "operation": "numbered", "selection": selection}
+        return read_request(raw, REGISTRY)
+
+    plain, live, not_live = read(all=True), read(all=True, live=True), read(all=True, live=False)
+    assert (plain.live, live.live, not_live.live) == (False, True, False)
+    assert plain.content_hash == not_live.content_hash != live.content_hash
+    with pytest.raises(InvalidRequest, match="numbered writes `id` and `id` is a key column"):
+
+        class Moving(Numbered):
+            """Writes its key."""
+
+            name = "numbered"
+
+            def change(self, parameters: Parameters) -> Update:
+                """The key itself."""
+                return update(self.table).values(id=self.table.c.id + 1)
+
+        raw = {"job_id": "j", "tenant": "t", "operation": "numbered", "selection": {"all": True, "live": True}}
+        read_request(raw, Registry({"numbered": Moving()}, {}))

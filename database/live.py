@@ -1,0 +1,118 @@
+"""The chunk transaction of a live walk: the next keys beyond the cursor, up to the bound; nothing is frozen.
+
+The cursor moves to the end of the chunk's keys whatever the filter took of them. Keys are in the order of their
+columns' own collations, the only one that the user's index has.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, select, true
+
+from bulklane.contracts.key import Key, format_key
+from bulklane.database.chunk import parameter
+from bulklane.database.key_space import after, bound_key, key_values, up_to
+from bulklane.database.live_chain import FAIL_ONE, LivePlan
+from bulklane.database.range import RangeRef
+from bulklane.database.record import owned_by
+
+# larger than any number of records: where a live range ends is known when its walk has come to its bound
+OPEN_END = 2**62
+
+
+class ColumnMoved(RuntimeError):
+    """A change moved a record in its own walk; the chunk must roll back. The message names the column."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"the change moves {table}.{column} (a trigger?), which the live walk goes or selects by; nothing of its"
+            " chunk is kept: start it again without `live`"
+        )
+
+
+@dataclass(frozen=True)
+class LivePiece:
+    """The next keys beyond `cursor_key`: at most `records`, up to `bound_key`. `only`: the one key that it is about."""
+
+    cursor: int
+    cursor_key: Key | None
+    bound_key: Key
+    records: int
+    only: Key | None = None
+
+
+@dataclass(frozen=True)
+class LiveResult:
+    """Where a committed chunk has brought its range, and what it did."""
+
+    cursor: int
+    hi: int
+    cursor_key: str
+    changed: int
+    failed: int
+
+
+def read_next_key(connection: Connection, plan: LivePlan, piece: LivePiece) -> Key | None:
+    """The first key beyond the piece's cursor; None where there is none up to the bound."""
+    records = plan.records
+    beyond = true() if piece.cursor_key is None else after(records, bound_key(records, "cursor"))
+    statement = (
+        select(*records.key)
+        .where(owned_by(records, plan.chunk.tenant), beyond, up_to(records, bound_key(records, "bound")))
+        .order_by(*records.key)
+        .limit(1)
+    )
+    values = key_values("cursor", piece.cursor_key) | key_values("bound", piece.bound_key)
+    row = connection.execute(statement, values).one_or_none()
+    return None if row is None else tuple(row)
+
+
+def apply_live(
+    connection: Connection, plan: LivePlan, ref: RangeRef, epoch: int, piece: LivePiece
+) -> LiveResult | None:
+    """Change the piece's records and all that goes with it; None where the gate was not passed.
+
+    Raises what the operation's statement raises, and ColumnMoved: the caller must roll back.
+    """
+    if piece.only is not None:
+        statement = plan.one_key
+    else:
+        statement = plan.from_start if piece.cursor_key is None else plan.beyond_cursor
+    connection.execute(_NO_SCAN)
+    row = connection.execute(statement, _values(ref, epoch, piece)).one_or_none()
+    if row is None:
+        return None
+    for number, column in enumerate(plan.watched):
+        if getattr(row, f"moved{number}"):
+            raise ColumnMoved(plan.records.table.name, column.name)
+    return LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
+
+
+def fail_live(
+    connection: Connection, ref: RangeRef, epoch: int, piece: LivePiece, code: str, reason: str
+) -> LiveResult | None:
+    """Report the piece's one key as failed and step over it; None where the gate was not passed."""
+    bad = {parameter("bad_code"): code, parameter("bad_reason"): reason[:500]}
+    row = connection.execute(FAIL_ONE, _values(ref, epoch, piece) | bad).one_or_none()
+    return None if row is None else LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
+
+
+def _values(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
+    named = {
+        "of_job": ref.job_no,
+        "of_round": ref.round,
+        "of_range": ref.range_no,
+        "at_epoch": epoch,
+        "from_cursor": piece.cursor,
+        "from_key": None if piece.cursor_key is None else format_key(piece.cursor_key),
+        "bound_key": format_key(piece.bound_key),
+        "only_key": None if piece.only is None else format_key(piece.only),
+        "size": piece.records,
+    }
+    values = {parameter(name): value for name, value in named.items()}
+    keys = (("cursor", piece.cursor_key), ("bound", piece.bound_key), ("only", piece.only))
+    return values | {name: value for prefix, key in keys for name, value in key_values(prefix, key).items()}
+
+
+# PostgreSQL estimates a comparison of rows by its first column only, and may take a chunk for a third of the table
+_NO_SCAN = select(func.set_config("enable_seqscan", "off", True))

@@ -1,0 +1,289 @@
+"""The chain of a live chunk as one statement.
+
+gate -> the end of the next keys, in the order of their index -> the change on the range up to there -> effects, ledger,
+cursor. Where the gate finds no row, every other part of the chain is empty.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Delete,
+    Executable,
+    FromClause,
+    Integer,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    select,
+    true,
+)
+
+from bulklane.database.chunk import ChunkPlan, cleared, debt, moved, parameter, report, written
+from bulklane.database.key_space import after, bound_key, up_to
+from bulklane.database.record import RecordSet, is_text, key_text, owned_by, same_key
+from bulklane.database.tables import range_
+
+# https://www.postgresql.org/docs/18/sql-update.html
+_RETURNS_OLD_ROWS = (18,)
+
+
+@dataclass(frozen=True)
+class LivePlan:
+    """What a live chunk does. `watched`: key columns first, then the columns that the filter reads.
+
+    `returns_old`: the server's RETURNING has the row before the change (PostgreSQL 18); else the rows are locked and
+    read before it.
+    """
+
+    chunk: ChunkPlan
+    watched: Sequence[ColumnElement[Any]]
+    returns_old: bool
+
+    @classmethod
+    def on(cls, connection: Connection, chunk: ChunkPlan, filtered: Sequence[Column[Any]]) -> "LivePlan":
+        """The plan as this server can run it; `filtered`: the columns that the filter reads."""
+        records = chunk.records
+        watched = list(dict.fromkeys([*records.key, *filtered]))
+        is_new = (connection.dialect.server_version_info or ()) >= _RETURNS_OLD_ROWS
+        # there these names stand for the row before and after the change
+        return cls(chunk, watched, returns_old=is_new and records.table.name not in ("old", "new"))
+
+    @property
+    def records(self) -> RecordSet:
+        """The rows."""
+        return self.chunk.records
+
+    @property
+    def reads_itself(self) -> bool:
+        """Whether the change's own answer tells all that is compared; a deleted record moves nowhere."""
+        return self.returns_old or isinstance(self.chunk.change, Delete)
+
+    @cached_property
+    def from_start(self) -> Executable:
+        """The chain of a range's first chunk, where no key comes before it."""
+        return _chain(self, _passed(self, true()))
+
+    @cached_property
+    def beyond_cursor(self) -> Executable:
+        """The chain of every other chunk."""
+        return _chain(self, _passed(self, after(self.records, bound_key(self.records, "cursor"))))
+
+    @cached_property
+    def one_key(self) -> Executable:
+        """The chain of a chunk of one key that is known beforehand, so that an error is certainly its own."""
+        return _chain(self, _single(self))
+
+
+@dataclass(frozen=True)
+class _Span:
+    """The part of the key space that a chunk passes: its end, and the condition that says the same.
+
+    `passed`: the rows as they were before, where the change doesn't tell.
+    """
+
+    passed: CTE | None
+    end: CTE
+    within: ColumnElement[bool]
+
+
+def _text(name: str) -> ColumnElement[str]:
+    return bindparam(parameter(name), type_=Text())
+
+
+_FROM_CURSOR = bindparam(parameter("from_cursor"), type_=BigInteger)
+_SIZE = bindparam(parameter("size"), type_=Integer)
+_GATE = (
+    select(range_.c.next_seq.label("seq"))
+    .where(
+        range_.c.job_no == bindparam(parameter("of_job")),
+        range_.c.round == bindparam(parameter("of_round")),
+        range_.c.no == bindparam(parameter("of_range")),
+        range_.c.cursor == _FROM_CURSOR,
+        range_.c.cursor_key.is_not_distinct_from(_text("from_key")),
+        range_.c.cursor < range_.c.hi,
+        range_.c.epoch == bindparam(parameter("at_epoch")),
+        range_.c.open,
+    )
+    .with_for_update()
+    .cte(parameter("gate"))
+    .prefix_with("MATERIALIZED")
+)
+_PAST_GATE = select(literal(1)).select_from(_GATE).exists()
+
+
+def _read(plan: LivePlan, within: ColumnElement[bool]) -> Any:
+    """The keys of a part of the key space, and what the filter reads where it has to be compared later."""
+    records = plan.records
+    kept = records.key if plan.reads_itself else plan.watched
+    columns = [column.label(f"was{number}") for number, column in enumerate(kept)]
+    statement = select(*columns).where(owned_by(records, plan.chunk.tenant), within, _PAST_GATE)
+    # what is compared with must be what the change meets, and not an older version of the row
+    return statement if plan.reads_itself else statement.with_for_update(key_share=True, of=records.table)
+
+
+def _passed(plan: LivePlan, beyond: ColumnElement[bool]) -> _Span:
+    records = plan.records
+    bound = bound_key(records, "bound")
+    statement = _read(plan, beyond & up_to(records, bound)).order_by(*records.key).limit(_SIZE)
+    if plan.reads_itself:
+        passed, placed = None, statement.add_columns(_place(records.key))
+    else:
+        passed = statement.cte(parameter("passed")).prefix_with("MATERIALIZED")
+        placed = select(passed, _place([passed.c[f"was{number}"] for number in range(len(records.key))]))
+    end = _end(records, placed, bound)
+    until = [select(end.c[f"end{number}"]).scalar_subquery() for number in range(len(bound))]
+    return _Span(passed, end, beyond & up_to(records, until))
+
+
+def _place(keys: Sequence[ColumnElement[Any]]) -> ColumnElement[int]:
+    return func.row_number().over(order_by=list(keys)).label("place")
+
+
+def _end(records: RecordSet, placed: Select[Any], bound: Sequence[ColumnElement[Any]]) -> CTE:
+    """How many keys the chunk has found, and the last of them: the bound where there are fewer than asked for."""
+    keys = placed.subquery(parameter("placed"))
+    # one pass in the index's order; the keys themselves are never sorted
+    last = select(keys).order_by(keys.c.place.desc()).limit(1).subquery(parameter("last"))
+    found = func.coalesce(last.c.place, 0)
+    lasts = [last.c[f"was{number}"] for number in range(len(bound))]
+    text = case((found < _SIZE, _text("bound_key")), else_=key_text(lasts, records.key_types))
+    ends = [case((found < _SIZE, value), else_=key) for value, key in zip(bound, lasts, strict=True)]
+    return (
+        select(
+            found.label("found"),
+            text.collate("C").label("key"),
+            *(value.label(f"end{number}") for number, value in enumerate(ends)),
+        )
+        .select_from(_GATE.outerjoin(last, true()))
+        .cte(parameter("end"))
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _single(plan: LivePlan) -> _Span:
+    records = plan.records
+    within = same_key(list(records.key), bound_key(records, "only"), records.key_types)
+    if plan.reads_itself:
+        return _Span(None, _only_end(), within & _PAST_GATE)
+    passed = _read(plan, within).cte(parameter("passed")).prefix_with("MATERIALIZED")
+    # so that it is read before it is changed
+    return _Span(passed, _only_end(), within & select(literal(1)).select_from(passed).exists())
+
+
+def _only_end() -> CTE:
+    columns = literal(1, BigInteger).label("found"), _text("only_key").collate("C").label("key")
+    return select(*columns).select_from(_GATE).cte(parameter("end"))
+
+
+def _chain(plan: LivePlan, span: _Span) -> Executable:
+    changed = _changed(plan, span)
+    flags = _flags(plan, span, changed)
+    moves = [func.coalesce(func.bool_or(flag), false()).label(name) for name, flag in flags.items()]
+    tally = (
+        select(func.count().label("changed"), *moves)
+        .select_from(changed if span.passed is None else _joined(plan, span.passed, changed))
+        .cte(parameter("tally"))
+        .prefix_with("MATERIALIZED")
+    )
+    advanced, ledger = _advance(tally.c.changed, literal(0, Integer), _GATE.join(tally, true()), span.end)
+    debts = [debt(effect, number, changed, _GATE) for number, effect in enumerate(plan.chunk.effects)]
+    taken_back = [cleared(changed)] if plan.chunk.reopened else []
+    return select(advanced, *(tally.c[name] for name in flags)).join(tally, true()).add_cte(ledger, *debts, *taken_back)
+
+
+def _changed(plan: LivePlan, span: _Span) -> CTE:
+    chunk, records = plan.chunk, plan.records
+    # as a truth value it is no condition of an index: only the key's may be used, or each chunk reads another's whole
+    selected = true() if chunk.condition is true() else chunk.condition.is_(True)
+    change: Any = chunk.change.where(owned_by(records, chunk.tenant), span.within, selected)
+    is_delete = isinstance(chunk.change, Delete)
+    after_it = () if is_delete else plan.watched
+    version = records.row_version + 1 if is_delete else records.row_version
+    marks = list(after_it)
+    if plan.returns_old:
+        old, new = records.table.alias("old"), records.table.alias("new")
+        marks = [_differ(old.c[str(column.key)], new.c[str(column.key)], column) for column in after_it]
+    return change.returning(  # type: ignore[no-any-return]
+        key_text(records.key, records.key_types).label("key"),
+        cast(version, BigInteger).label("version"),
+        *(mark.label(f"mark{number}") for number, mark in enumerate(marks)),
+        *(effect.body.label(f"body{n}") for n, effect in enumerate(chunk.effects) if effect.body is not None),
+    ).cte(parameter("changed"))
+
+
+def _flags(plan: LivePlan, span: _Span, changed: CTE) -> dict[str, ColumnElement[bool]]:
+    """For each watched column, whether a record's value after the change is another than before it."""
+    if isinstance(plan.chunk.change, Delete):
+        return {f"moved{number}": false() for number in range(len(plan.watched))}
+    if span.passed is None:
+        return {f"moved{number}": changed.c[f"mark{number}"] for number in range(len(plan.watched))}
+    return {
+        f"moved{number}": _differ(span.passed.c[f"was{number}"], changed.c[f"mark{number}"], column)
+        for number, column in enumerate(plan.watched)
+    }
+
+
+def _joined(plan: LivePlan, passed: CTE, changed: CTE) -> FromClause:
+    """Each changed record beside what was read of it before: nothing where its key is another now."""
+    count = len(plan.records.key)
+    before = [passed.c[f"was{number}"] for number in range(count)]
+    now = [changed.c[f"mark{number}"] for number in range(count)]
+    return changed.outerjoin(passed, same_key(before, now, plan.records.key_types))
+
+
+def _differ(before: ColumnElement[Any], now: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Byte for byte, and NULL is a value."""
+    if is_text(column):
+        before, now = before.collate("C"), now.collate("C")
+    return before.is_distinct_from(now)
+
+
+def _advance(changed: ColumnElement[int], failed: ColumnElement[int], source: FromClause, end: CTE) -> tuple[CTE, CTE]:
+    """The cursor's move to the chunk's end, and the ledger's row."""
+    zero = literal(0, Integer)
+    counts = (
+        select(
+            _GATE.c.seq,
+            changed.label("changed"),
+            zero.label("skipped"),
+            zero.label("not_found"),
+            failed.label("failed"),
+            (_FROM_CURSOR + end.c.found).label("to_cursor"),
+            end.c.key.label("to_key"),
+        )
+        .select_from(source.join(end, true()))
+        .cte(parameter("counts"))
+    )
+    to_cursor, to_key = counts.c.to_cursor, counts.c.to_key
+    is_done = to_key.collate("C") == range_.c.bound_key
+    ledger = written(counts, to_cursor, from_key=_text("from_key"), to_key=to_key)
+    return moved(counts, to_cursor, cursor_key=to_key, hi=case((is_done, to_cursor), else_=range_.c.hi)), ledger
+
+
+def _fail_chain() -> Executable:
+    rows = select(
+        bindparam(parameter("of_job"), type_=BigInteger),
+        _text("only_key"),
+        bindparam(parameter("of_round"), type_=Integer),
+        literal("failed", Text()),
+        _text("bad_code"),
+        _text("bad_reason"),
+    ).select_from(_GATE)
+    advanced, ledger = _advance(literal(0, Integer), literal(1, Integer), _GATE, _only_end())
+    return select(advanced).add_cte(report(rows), ledger)
+
+
+FAIL_ONE = _fail_chain()
