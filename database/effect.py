@@ -147,6 +147,29 @@ def blocked_by(connection: Connection, job_no: int, channel: str) -> int | None:
     return None if found is None else int(found)
 
 
+_mine_before, _theirs_after = job_resource.alias("mine_before"), job_resource.alias("theirs_after")
+_LATER_TURNS = (
+    select(_theirs_after.c.job_no)
+    .join(
+        _mine_before,
+        and_(_mine_before.c.resource == _theirs_after.c.resource, _theirs_after.c.turn > _mine_before.c.turn),
+    )
+    .join(job, job.c.job_no == _theirs_after.c.job_no)
+    .where(
+        _mine_before.c.job_no == bindparam("of_job"),
+        _theirs_after.c.job_no != _mine_before.c.job_no,
+        job.c.over_at.is_(None),
+        bindparam("of_channel") == func.any(job.c.channels),
+    )
+    .distinct()
+)
+
+
+def later_turns(connection: Connection, job_no: int, channel: str) -> list[int]:
+    """The jobs with a later turn on a shared resource that aren't over and have effects on the channel."""
+    return list(connection.execute(_LATER_TURNS, {"of_job": job_no, "of_channel": channel}).scalars())
+
+
 # --- effects that are settled by the chunk's row
 
 _SLICES = (
