@@ -60,6 +60,9 @@ _COUNT = select(
     select(func.coalesce(func.sum(owed.c.size - owed.c.taken_to), 0)).where(OPEN_OWED).scalar_subquery(),
     select(func.count()).select_from(delivery).where(OPEN_DELIVERY).scalar_subquery(),
 )
+_CALLS_OUT = (
+    select(func.count()).select_from(delivery).where(OPEN_DELIVERY, delivery.c.state == literal(str(_D.SENDING)))
+)
 _UNSUCCESSFUL = select(
     select(literal(1))
     .where(
@@ -90,6 +93,11 @@ def count_owed(connection: Connection, job_no: int) -> int:
     """How many effects of the job are not yet final."""
     untaken, open_deliveries = connection.execute(_COUNT, {"of_job": job_no}).one()
     return int(untaken) + int(open_deliveries)
+
+
+def count_calls_out(connection: Connection, job_no: int) -> int:
+    """How many provider calls of the job may be on their way."""
+    return int(connection.execute(_CALLS_OUT, {"of_job": job_no}).scalar_one())
 
 
 def any_unsuccessful(connection: Connection, job_no: int) -> bool:

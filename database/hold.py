@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Double, bindparam, cast, func, select, union_all, update
+from sqlalchemy import Connection, Double, bindparam, cast, func, literal, select, union_all, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.database.effect import OPEN_STATES
@@ -46,7 +46,7 @@ def _in(seconds: object) -> object:
     return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, cast(seconds, Double))
 
 
-_ENSURE = upsert(channel_limit).values(channel=bindparam("of_channel"), tenant=WHOLE).on_conflict_do_nothing()
+_ENSURE = upsert(channel_limit).values(channel=bindparam("of_channel"), tenant=literal(WHOLE)).on_conflict_do_nothing()
 _HOLD = (
     update(channel_limit)
     .where(*_MINE, _c.held_since.is_(None))
@@ -84,7 +84,8 @@ _WAITS = (
         (_c.tenant == WHOLE) | (_c.tenant == job.c.tenant),
         _HELD | (_c.blocked_until > func.clock_timestamp()),
     )
-    .order_by(_c.channel, _c.tenant)
+    # where both are true, the hold is told
+    .order_by(_c.channel, _HELD)
 )
 
 
@@ -137,6 +138,6 @@ def waits_of(connection: Connection, job_no: int) -> dict[str, str]:
     return {
         row.channel: f"held since {row.held_since.isoformat(timespec='seconds')}: {row.held_why}"
         if row.held_since
-        else f"its provider wants no call before {row.blocked_until.isoformat(timespec='seconds')}"
+        else f"blocked: its provider wants no call before {row.blocked_until.isoformat(timespec='seconds')}"
         for row in connection.execute(_WAITS, {"of_job": job_no})
     }

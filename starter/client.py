@@ -1,4 +1,4 @@
-"""The Python client: submit, get, wait, watch, pause, resume, cancel."""
+"""The Python client: submit, get, wait, watch, pause, resume, cancel, channels."""
 
 import asyncio
 import contextlib
@@ -24,6 +24,7 @@ from bulklane.database.retry import Retried
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.starter.accept import accept_request, retry_job
+from bulklane.starter.channels import ChannelStatus, end_hold, read_channels
 from bulklane.starter.settings import StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
@@ -180,6 +181,17 @@ class Client:
         if retried.records or retried.deliveries:
             await self._start(Accepted(retried.job, replayed=False))
         return retried
+
+    async def channels(self) -> list[ChannelStatus]:
+        """Every channel: its limits, what blocks or holds it, and what is owed there."""
+        return await asyncio.to_thread(read_channels, self.engine, self.registry.channels)
+
+    async def resume_channel(self, name: str) -> bool:
+        """End a channel's hold: its deliveries go on within two seconds. False where it wasn't held.
+
+        Raises ChannelUnknown.
+        """
+        return await asyncio.to_thread(end_hold, self.engine, self.registry.channels, name)
 
     async def _say(
         self, job_id: str, verb: Verb, *, tenant: str | None = None, who: str = "", why: str = "", message_id: str = ""

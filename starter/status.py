@@ -1,13 +1,15 @@
 """What a caller is told of a job."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
 
+from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.job import OVER_STATES, JobState
 from bulklane.database import effect
 from bulklane.database import range as ranges
+from bulklane.database.hold import waits_of
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.selection import read_selection
 from bulklane.database.wish import read_wish
@@ -15,7 +17,10 @@ from bulklane.database.wish import read_wish
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet."""
+    """A job at one moment. `processed` never falls and never passes `total`; `owed` effects are not final yet.
+
+    `calls_out`: how many provider calls may be on their way. `waits`: by channel, what keeps its effects back.
+    """
 
     job_id: str
     tenant: str
@@ -44,6 +49,8 @@ class JobStatus:
     opened_at: datetime | None
     released_at: datetime | None
     over_at: datetime | None
+    calls_out: int = 0
+    waits: dict[str, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
@@ -63,6 +70,7 @@ def _status(connection: Connection, job: Job) -> JobStatus:
     counters = ranges.counters(connection, job.job_no, job.round)
     selection = read_selection(connection, job.first_selection_no)
     wanted = read_wish(connection, job.job_no)
+    owed = effect.count_owed(connection, job.job_no)
     deliveries: dict[str, dict[str, int]] = {}
     for channel, state, count in effect.tally(connection, job.job_no):
         deliveries.setdefault(channel, {})[state] = count
@@ -82,7 +90,7 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         failed=counters.failed,
         not_found=counters.not_found,
         not_started=None if job.total is None else job.total - counters.processed,
-        owed=effect.count_owed(connection, job.job_no),
+        owed=owed,
         deliveries=deliveries,
         who=job.who,
         why=job.why,
@@ -94,4 +102,6 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         opened_at=job.opened_at,
         released_at=job.released_at,
         over_at=job.over_at,
+        calls_out=sum(states.get(DeliveryState.SENDING, 0) for states in deliveries.values()),
+        waits=waits_of(connection, job.job_no) if owed else {},
     )

@@ -100,7 +100,13 @@ class BulkJob:
         known = (
             {}
             if job is None
-            else {"state": job.state, "total": job.total, "processed": job.processed, "owed": job.owed}
+            else {
+                "state": job.state,
+                "total": job.total,
+                "processed": job.processed,
+                "owed": job.owed,
+                "calls_out": job.calls_out,
+            }
         )
         return {**known, "waits": dict(self._waits)}
 
