@@ -1,4 +1,4 @@
-"""`bulklane`: the command line. Its commands are functions of `stack_commands`, `job_commands` and `channel_commands`."""
+"""`bulklane`: the command line. Each command is a function of one of the modules of commands."""
 
 import sys
 from pathlib import Path
