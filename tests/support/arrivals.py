@@ -1,5 +1,6 @@
 """What a provider saw, second by second."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,13 @@ from typing import Any
 
 from bulklane import Client
 from tests.support.counting import items_of
+
+log = logging.getLogger("figures")
+
+
+def note(name: str, value: object) -> None:
+    """A figure for people: shown by `--log-cli-level=INFO`."""
+    log.info("%s: %s", name, value)
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,6 @@ def limited(local: LocalStack) -> Iterator[Ledger]:
     yield from _ledger(local, "limited")
 
 
-@pytest.fixture
-def slow(local: LocalStack) -> Iterator[Ledger]:
-    """The provider that takes 20 ms."""
-    yield from _ledger(local, "slow")
-
-
 def _ledger(local: LocalStack, channel: str) -> Iterator[Ledger]:
     ledger = Ledger(local.endpoints[channel].url)
     ledger.behave()
