@@ -57,10 +57,8 @@ class IndexDelivery:
         if self.stopped:
             return False
         slices = await asyncio.to_thread(self._owed)
-        for piece in slices:
-            await self._send(piece)
-            if self.held is not None:
-                break
+        # side by side: rows are read and settled while the index works
+        await asyncio.gather(*map(self._send, slices))
         return bool(slices)
 
     async def finish(self) -> None:
