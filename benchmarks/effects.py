@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from temporalio.testing import ActivityEnvironment
 
 from benchmarks import effects_operation as made
@@ -36,7 +36,7 @@ from bulklane.operations.senders.index_reader import create_index
 from bulklane.stack import Stack, free_port
 from bulklane.stack.processes import ChildProcess, child_environment
 from bulklane.starter.settings import StackSettings
-from tests.database.jobs import accepted, opened, walk
+from tests.database.jobs import accepted, look, opened, walk
 
 CALLS = {10: 1500, 50: 5000}
 DOCUMENTS = 20_000
@@ -116,9 +116,7 @@ class Bench:
             connection.execute(made.FILL, {"of_tenant": tenant, "many": count})
         job = opened(self._engine, accepted(self._engine, registry=registry, operation=operation, tenant=tenant))
         walk(self._engine, job, registry=registry)
-        with self._engine.begin() as connection:
-            connection.execute(text("UPDATE bulklane.job SET released_at = now() WHERE job_no = :n"), {"n": job.job_no})
-        return job
+        return look(self._engine, job)
 
     async def _deliver(
         self, registry: Registry, job: Job, channel: str, connect: Callable[[], CallSender | IndexSender]

@@ -24,7 +24,7 @@ from bulklane.operations.channel import Channel, ChannelSettings, Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.stack.processes import ChildProcess, child_environment
-from tests.database.jobs import accepted, opened, walk
+from tests.database.jobs import accepted, look, opened, walk
 from tests.support.calling import MODULE
 from tests.support.counting import items_of, make_items
 
@@ -67,7 +67,7 @@ def owing_jobs(engine: Engine, operation: str, tenant: str, parts: int) -> list[
         }
         job = opened(engine, accepted(engine, registry=registry, **request))
         walk(engine, job, registry=registry)
-        jobs.append(job)
+        jobs.append(look(engine, job))
     return jobs
 
 
