@@ -174,28 +174,11 @@ def take(
 
     It holds the channel's row until the transaction ends; a sender that asks for nothing only tells its calls.
     """
-    values = {"of_channel": sender.channel, "of_tenant": sender.tenant, "of_sender": sender.token}
-    rows = {row.tenant: row for row in connection.execute(_LOCK, values)}
-    found = list(connection.execute(_RIVALS, values))
-    now = float(found[0].now)
-    blocked = max(0.0, max(float(row.blocked_until or 0.0) for row in rows.values()) - now)
-    rivals = [
-        Demand(row.tenant, row.small, int(row.waiting), int(row.calls), float(row.virtual_time or 0.0))
-        for row in found
-        if row.tenant is not None
-    ]
-    limits, whole, own = sender.limits, rows[WHOLE], rows[sender.tenant]
-    standing = Standing(
-        limits,
-        Bucket(limits.rate, limits.burst, float(whole.next_at or now) - now),
-        Bucket(limits.tenant_rate, limits.tenant_burst, float(own.next_at or now) - now),
-        float(whole.virtual_time),
-        rivals,
-    )
-    mine = Demand(sender.tenant, sender.small, 0 if blocked else wanted, calls, float(own.virtual_time))
-    taken = share(standing, mine)
+    found = _locked(connection, sender)
+    mine = Demand(sender.tenant, sender.small, 0 if found.blocked else wanted, calls, found.virtual_time)
+    taken = share(found.standing, mine)
     if taken.starts:
-        _write(connection, sender, standing, taken, now)
+        _write(connection, sender, found, taken)
     told = {
         "is_small": sender.small,
         "still_waiting": mine.waiting - len(taken.starts),
@@ -203,11 +186,48 @@ def take(
         "waits_seconds": waits_seconds,
         "calls_seconds": calls_seconds,
     }
-    connection.execute(_ANNOUNCE, values | told)
-    return Grant(taken.starts, blocked, sum(int(row.senders or 0) for row in found))
+    connection.execute(_ANNOUNCE, _names(sender) | told)
+    return Grant(taken.starts, found.blocked, found.senders)
 
 
-def _write(connection: Connection, sender: Sender, standing: Standing, taken: Share, now: float) -> None:
+@dataclass(frozen=True)
+class _Locked:
+    """The rows as they stand under the lock, times from `now` on."""
+
+    standing: Standing
+    virtual_time: float
+    blocked: float
+    senders: int
+    now: float
+
+
+def _names(sender: Sender) -> dict[str, Any]:
+    return {"of_channel": sender.channel, "of_tenant": sender.tenant, "of_sender": sender.token}
+
+
+def _locked(connection: Connection, sender: Sender) -> _Locked:
+    rows = {row.tenant: row for row in connection.execute(_LOCK, _names(sender))}
+    # read after the lock: what the one before has written, and a clock that doesn't stand before it
+    found = list(connection.execute(_RIVALS, _names(sender)))
+    now, limits, whole, own = float(found[0].now), sender.limits, rows[WHOLE], rows[sender.tenant]
+    rivals = [
+        Demand(row.tenant, row.small, int(row.waiting), int(row.calls), float(row.virtual_time or 0.0))
+        for row in found
+        if row.tenant is not None
+    ]
+    standing = Standing(
+        limits,
+        Bucket(limits.rate, limits.burst, float(whole.next_at or now) - now),
+        Bucket(limits.tenant_rate, limits.tenant_burst, float(own.next_at or now) - now),
+        float(whole.virtual_time),
+        rivals,
+    )
+    blocked = max(0.0, max(float(row.blocked_until or 0.0) for row in rows.values()) - now)
+    return _Locked(standing, float(own.virtual_time), blocked, sum(int(row.senders or 0) for row in found), now)
+
+
+def _write(connection: Connection, sender: Sender, found: _Locked, taken: Share) -> None:
+    standing, now = found.standing, found.now
     rows = [
         {"of_tenant": WHOLE, "next": now + standing.channel.next_at, "time": taken.served},
         {"of_tenant": sender.tenant, "next": now + standing.tenant.next_at, "time": taken.virtual_time},
