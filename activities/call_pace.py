@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from bulklane.database import limit
 from bulklane.database.limit import Sender
+from bulklane.database.share import NEAR
 
 SHORTEST_BACKOFF = 0.5
 LONGEST_BACKOFF = 60.0
@@ -40,6 +41,7 @@ class CallPace:
         self._troubles = 0
         self._window: float = float("inf")
         self._told_calls = 0
+        self._most_calls: float = float("inf")
         self._joined = False
 
     @property
@@ -76,10 +78,11 @@ class CallPace:
             self._follow(limit.blocked_seconds(connection, sender.channel, sender.tenant))
             return [] if self.blocked_seconds else [time.monotonic()] * max(0, room)
         self._starts = [one for one in self._starts if one > time.monotonic() - START_LIFE]
+        near = sum(one <= time.monotonic() + NEAR for one in self._starts)
         wanted = max(0, min(room, claimable) - len(self._starts))
-        if wanted or (self._counts_calls and calls != self._told_calls):
-            self._ask(connection, wanted, calls + len(self._starts))
-        return list(self._starts[: max(0, room)])
+        if wanted or (self._counts_calls and (calls != self._told_calls or near > self._most_calls - calls)):
+            self._ask(connection, wanted, calls, near)
+        return list(self._starts[: int(max(0, min(room, self._most_calls - calls)))])
 
     def use(self, count: int) -> None:
         """So many of the starts are taken."""
@@ -101,7 +104,7 @@ class CallPace:
         limits = self._sender.limits
         return limits.concurrency is not None or limits.tenant_concurrency is not None
 
-    def _ask(self, connection: Connection, wanted: int, calls: int) -> None:
+    def _ask(self, connection: Connection, wanted: int, calls: int, near: int) -> None:
         if not self._joined:
             limit.join_channel(connection, self._sender)
             self._joined = True
@@ -110,11 +113,14 @@ class CallPace:
             self._sender,
             wanted=wanted,
             calls=calls,
+            near=near,
             waits_seconds=2 * self.ask_seconds + START_LIFE,
             calls_seconds=self._calls_seconds,
         )
         now = time.monotonic()
         self._told_calls = calls
+        if self._counts_calls:
+            self._most_calls = calls + grant.slots
         self._starts += [now + one for one in grant.starts]
         self.ask_seconds = min(LONGEST_ASK, ASK_SECONDS + grant.rivals * ASK_SECONDS_A_RIVAL)
         self._follow(grant.blocked_seconds)

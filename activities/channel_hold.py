@@ -33,15 +33,20 @@ class ChannelHold:
         self._channel = channel
         self._probe: tuple[int, int] | None = None
 
-    def follow(self, connection: Connection, delivery: Holdable) -> str | None:
-        """Why nothing may be sent now, for people; None: go on."""
+    def note(self, connection: Connection, delivery: Holdable) -> None:
+        """Write what the delivery has found out: the channel refuses everybody, or answers again."""
         if delivery.held is not None:
             self._probe = None
             if hold(connection, self._channel, delivery.held):
                 log.error("channel held", channel=self._channel, why=delivery.held)
             delivery.held = None
         elif self._probe is not None:
-            return self._judge(connection, delivery, *self._probe)
+            self._judge(connection, delivery, *self._probe)
+
+    def why(self, connection: Connection, delivery: Holdable) -> str | None:
+        """Why nothing may be sent now, for people; None: go on."""
+        if self._probe is not None:
+            return None
         found = read_hold(connection, self._channel)
         HELD.labels(self._channel).set(0 if found is None else 1)
         if found is None:
@@ -52,11 +57,9 @@ class ChannelHold:
             return None
         return f"channel {self._channel} is held since {found.since.isoformat(timespec='seconds')}: {found.why}"
 
-    def _judge(self, connection: Connection, delivery: Holdable, settled: int, concluded: int) -> str | None:
+    def _judge(self, connection: Connection, delivery: Holdable, settled: int, concluded: int) -> None:
         """What the probe says: a result ends the hold, no result leaves it to the next probe."""
         if delivery.concluded > concluded and resume_channel(connection, self._channel):
-            HELD.labels(self._channel).set(0)
             log.info("channel goes on", channel=self._channel)
         if delivery.settled > settled:
             self._probe = None
-        return None

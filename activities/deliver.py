@@ -133,8 +133,10 @@ class _Stint:
         with self._engine.begin() as connection:
             if hears:
                 note_heard(connection, self._request.job_no, heard_by=self._process)
+            # before the answer: the probe may have been the last that was owed
+            self._hold.note(connection, self.delivery)
             answer = self._answer(connection)
-            return answer, None if answer else self._hold.follow(connection, self.delivery)
+            return answer, None if answer else self._hold.why(connection, self.delivery)
 
     def _answer(self, connection: Connection) -> DeliverAnswer | None:
         channel = self._request.channel

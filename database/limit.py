@@ -47,9 +47,13 @@ class Sender:
 
 @dataclass(frozen=True)
 class Grant:
-    """Seconds from now at which calls may start; where none may for long, how long; how many others wait."""
+    """Seconds from now at which calls may start; where none may for long, how long; how many others wait.
+
+    `slots`: how many calls more may be out until the sender asks again.
+    """
 
     starts: list[float]
+    slots: int
     blocked_seconds: float = 0.0
     rivals: int = 0
 
@@ -168,26 +172,33 @@ def block(connection: Connection, sender: Sender, seconds: float) -> None:
 
 
 def take(
-    connection: Connection, sender: Sender, *, wanted: int, calls: int, waits_seconds: float, calls_seconds: float
+    connection: Connection,
+    sender: Sender,
+    *,
+    wanted: int,
+    calls: int,
+    near: int = 0,
+    waits_seconds: float,
+    calls_seconds: float,
 ) -> Grant:
-    """The sender's share of the channel's next calls. It has `calls` out or let start, and wants so many more.
+    """The sender's share of the channel's next calls. It has `calls` out, starts that are `near`, and wants more.
 
     It holds the channel's row until the transaction ends; a sender that asks for nothing only tells its calls.
     """
     found = _locked(connection, sender)
-    mine = Demand(sender.tenant, sender.small, 0 if found.blocked else wanted, calls, found.virtual_time)
+    mine = Demand(sender.tenant, sender.small, 0 if found.blocked else wanted, calls, found.virtual_time, near)
     taken = share(found.standing, mine)
     if taken.starts:
         _write(connection, sender, found, taken)
     told = {
         "is_small": sender.small,
         "still_waiting": mine.waiting - len(taken.starts),
-        "calls_out": calls + len(taken.starts),
+        "calls_out": calls + taken.slots,
         "waits_seconds": waits_seconds,
         "calls_seconds": calls_seconds,
     }
     connection.execute(_ANNOUNCE, _names(sender) | told)
-    return Grant(taken.starts, found.blocked, found.senders)
+    return Grant(taken.starts, taken.slots, found.blocked, found.senders)
 
 
 @dataclass(frozen=True)

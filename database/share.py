@@ -15,19 +15,25 @@ from bulklane.contracts.limit import Limits
 HORIZON = 0.4
 # below this the next starts would soon be lost: anyone may have one
 SCARCE = HORIZON / 4
+# a start that is nearer needs a free slot now
+NEAR = 0.1
 # a tenant whose own rate holds it back takes no starts of the channel that others could use
 TENANT_AHEAD = 0.05
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What one sender has and wants: `calls` out or let start, and how many more are `waiting`."""
+    """What one sender has and wants: `calls` out or about to be, and how many starts more are `waiting`.
+
+    `near`: starts that it was given before, and that are near by now.
+    """
 
     tenant: str
     small: bool
     waiting: int
     calls: int
     virtual_time: float = 0.0
+    near: int = 0
 
 
 @dataclass
@@ -68,9 +74,13 @@ class Standing:
 
 @dataclass(frozen=True)
 class Share:
-    """Seconds from now at which calls may start, and the tenant's virtual times before and after them."""
+    """Seconds from now at which calls may start, and the tenant's virtual times before and after them.
+
+    `slots`: how many more calls may be out now and soon, those that were let start before included.
+    """
 
     starts: list[float]
+    slots: int
     served: float
     virtual_time: float
 
@@ -79,24 +89,30 @@ def share(standing: Standing, mine: Demand) -> Share:
     """Which of the wanted calls may start, and when."""
     weight = standing.limits.weight(mine.tenant)
     served = max(mine.virtual_time, standing.virtual_time)
-    most = min(mine.waiting, _free_slots(standing, mine), _turn(standing, mine, served, weight))
+    most = min(mine.waiting, _turn(standing, mine, served, weight))
+    free = _free_slots(standing, mine)
+    slots = min(mine.near, free)
     before_me = 0 if mine.small else sum(one.waiting for one in standing.rivals if one.small)
     starts: list[float] = []
     while len(starts) < most:
         of_channel, of_tenant = standing.channel.start(before_me), standing.tenant.start()
         if of_channel > HORIZON or of_tenant > max(of_channel, TENANT_AHEAD):
             break
+        if max(of_channel, of_tenant) <= NEAR:
+            if slots >= free:
+                break
+            slots += 1
         standing.channel.take()
         standing.tenant.take()
         starts.append(max(of_channel, of_tenant))
-    return Share(starts, served, served + len(starts) / weight)
+    return Share(starts, slots, served, served + len(starts) / weight)
 
 
 def _free_slots(standing: Standing, mine: Demand) -> int:
     """How many more may be out at once: of the channel, of the tenant, and of its share while others wait."""
     limits, rivals = standing.limits, standing.rivals
     of_tenant = mine.calls + sum(one.calls for one in rivals if one.tenant == mine.tenant)
-    free = mine.waiting
+    free = mine.waiting + mine.near
     if limits.tenant_concurrency is not None:
         free = min(free, limits.tenant_concurrency - of_tenant)
     if limits.concurrency is not None:

@@ -137,9 +137,21 @@ def test_a_tenant_held_back_by_its_own_rate_leaves_the_rest_to_others() -> None:
 def test_never_more_calls_out_than_slots(limit: int, mine: int, theirs: int, wanted: int, waiting: int) -> None:
     rival = Demand("b", False, waiting, theirs)
     found = share(standing(Limits(concurrency=limit), rival), Demand("a", False, wanted, mine))
-    assert len(found.starts) <= max(0, limit - mine - theirs)
+    assert len(found.starts) == found.slots <= max(0, limit - mine - theirs)
     if waiting and limit > 1:
         assert mine >= limit // 2 or mine + len(found.starts) <= limit // 2
+
+
+def test_a_start_that_is_far_needs_no_slot_yet_and_a_near_one_does() -> None:
+    limits = Limits(rate=20, concurrency=4)
+    found = share(standing(limits), Demand("a", False, 50, 0))
+    assert len(found.starts) == 9
+    assert found.slots == 3
+    # all slots are taken by calls that hang: nothing is given out
+    assert share(standing(limits), Demand("a", False, 50, 4)).starts == []
+    # starts given before come first
+    again = share(standing(limits), Demand("a", False, 50, 2, near=2))
+    assert (again.starts, again.slots) == ([], 2)
 
 
 def test_a_tenant_has_its_own_slots() -> None:
