@@ -192,7 +192,7 @@ def take(
         _write(connection, sender, found, taken)
     told = {
         "is_small": sender.small,
-        "still_waiting": mine.waiting - len(taken.starts),
+        "still_waiting": taken.waiting,
         "calls_out": calls + taken.slots,
         "waits_seconds": waits_seconds,
         "calls_seconds": calls_seconds,

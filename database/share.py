@@ -76,11 +76,13 @@ class Standing:
 class Share:
     """Seconds from now at which calls may start, and the tenant's virtual times before and after them.
 
-    `slots`: how many more calls may be out now and soon, those that were let start before included.
+    `slots`: how many more calls may be out now and soon, those that were let start before included. `waiting`: how many
+    it could use besides, if the channel had more.
     """
 
     starts: list[float]
     slots: int
+    waiting: int
     served: float
     virtual_time: float
 
@@ -90,38 +92,46 @@ def share(standing: Standing, mine: Demand) -> Share:
     weight = standing.limits.weight(mine.tenant)
     served = max(mine.virtual_time, standing.virtual_time)
     most = min(mine.waiting, _turn(standing, mine, served, weight))
-    free = _free_slots(standing, mine)
-    slots = min(mine.near, free)
+    of_tenant, of_channel = _tenant_slots(standing, mine), _channel_slots(standing, mine)
+    free = int(max(0, min(mine.waiting + mine.near, of_tenant, of_channel)))
+    slots, own = min(mine.near, free), False
     before_me = 0 if mine.small else sum(one.waiting for one in standing.rivals if one.small)
     starts: list[float] = []
     while len(starts) < most:
-        of_channel, of_tenant = standing.channel.start(before_me), standing.tenant.start()
-        if of_channel > HORIZON or of_tenant > max(of_channel, TENANT_AHEAD):
+        channel_at, tenant_at = standing.channel.start(before_me), standing.tenant.start()
+        own = tenant_at > max(channel_at, TENANT_AHEAD)
+        if channel_at > HORIZON or own:
             break
-        if max(of_channel, of_tenant) <= NEAR:
+        if max(channel_at, tenant_at) <= NEAR:
             if slots >= free:
                 break
             slots += 1
         standing.channel.take()
         standing.tenant.take()
-        starts.append(max(of_channel, of_tenant))
-    return Share(starts, slots, served, served + len(starts) / weight)
+        starts.append(max(channel_at, tenant_at))
+    # what its own limits keep back is in nobody's way
+    waiting = 0 if own or slots >= of_tenant else mine.waiting - len(starts)
+    return Share(starts, slots, waiting, served, served + len(starts) / weight)
 
 
-def _free_slots(standing: Standing, mine: Demand) -> int:
-    """How many more may be out at once: of the channel, of the tenant, and of its share while others wait."""
-    limits, rivals = standing.limits, standing.rivals
-    of_tenant = mine.calls + sum(one.calls for one in rivals if one.tenant == mine.tenant)
-    free = mine.waiting + mine.near
-    if limits.tenant_concurrency is not None:
-        free = min(free, limits.tenant_concurrency - of_tenant)
+def _tenant_slots(standing: Standing, mine: Demand) -> float:
+    """How many calls more the tenant may have out: by its limit, and by its share while others wait."""
+    limits = standing.limits
+    most = float("inf") if limits.tenant_concurrency is None else limits.tenant_concurrency
     if limits.concurrency is not None:
-        before_me = 0 if mine.small else sum(one.waiting for one in rivals if one.small)
-        free = min(free, limits.concurrency - mine.calls - sum(one.calls for one in rivals) - before_me)
-        weight, others = limits.weight(mine.tenant), _waiting_others(rivals, mine)
+        weight, others = limits.weight(mine.tenant), _waiting_others(standing.rivals, mine)
         fair = limits.concurrency * weight / (weight + sum(limits.weight(one) for one in others))
-        free = min(free, max(1, int(fair)) - of_tenant)
-    return max(0, free)
+        most = min(most, max(1, int(fair)))
+    return most - mine.calls - sum(one.calls for one in standing.rivals if one.tenant == mine.tenant)
+
+
+def _channel_slots(standing: Standing, mine: Demand) -> float:
+    """How many calls more all may have out, but for those that small jobs wait for."""
+    if standing.limits.concurrency is None:
+        return float("inf")
+    rivals = standing.rivals
+    before_me = 0 if mine.small else sum(one.waiting for one in rivals if one.small)
+    return standing.limits.concurrency - mine.calls - sum(one.calls for one in rivals) - before_me
 
 
 def _turn(standing: Standing, mine: Demand, served: float, weight: float) -> int:

@@ -46,7 +46,7 @@ class World:
         found = share(Standing(self.limits, self.channel, bucket, self.virtual_time, rivals), mine)
         if found.starts:
             self.virtual_time, self.times[tenant] = found.served, found.virtual_time
-        self.waiting[tenant] = wanted - len(found.starts)
+        self.waiting[tenant] = found.waiting
         self.starts += [(self.now + one, tenant) for one in found.starts]
 
     def pass_(self, seconds: float) -> None:
@@ -152,6 +152,16 @@ def test_a_start_that_is_far_needs_no_slot_yet_and_a_near_one_does() -> None:
     # starts given before come first
     again = share(standing(limits), Demand("a", False, 50, 2, near=2))
     assert (again.starts, again.slots) == ([], 2)
+
+
+def test_a_tenant_that_its_own_limits_hold_back_is_in_nobodys_way() -> None:
+    hanging = Demand("h", False, 50, 10)
+    found = share(standing(Limits(rate=60, concurrency=20, tenant_concurrency=10)), hanging)
+    assert (found.starts, found.waiting) == ([], 0)
+    slow = share(standing(Limits(rate=100, tenant_rate=1)), Demand("s", False, 50, 0))
+    assert (len(slow.starts), slow.waiting) == (1, 0)
+    shares = World(Limits(rate=100, tenant_rate=45)).run(20, {"a": 50, "b": 50, "c": 50})
+    assert shares.total() >= 0.95 * 2000
 
 
 def test_a_tenant_has_its_own_slots() -> None:
