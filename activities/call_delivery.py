@@ -26,8 +26,9 @@ from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Lat
 
 CLAIM_MARGIN = 5.0
 SETTLE_SECONDS = 15.0
-# a call whose start is that near is marked already; where keys are not kept, none before its start
-MARK_AHEAD = 0.05
+# a call whose start is that near is marked already, so that its start is kept to the millisecond and a round has
+# several; where keys are not kept, none before its start
+MARK_AHEAD = 0.15
 
 _D = DeliveryState
 
@@ -53,7 +54,9 @@ class CallDelivery:
         self.stopped = False
         small = job.lane == Lane.SMALL
         self._pace = CallPace(
-            Sender(channel.name, job.tenant, small, channel.limits, uuid4()), call_seconds=channel.call_seconds
+            Sender(channel.name, job.tenant, small, channel.limits, uuid4()),
+            call_seconds=channel.call_seconds,
+            mark_ahead=MARK_AHEAD if channel.keeps_keys else 0.0,
         )
         self._engine = engine
         self._channel = channel
@@ -155,9 +158,7 @@ class CallDelivery:
         name, claimable = self._channel.name, room
         if self._channel.limits.any:
             claimable = deliveries.count_claimable(connection, self._job.job_no, name, room)
-        starts = self._pace.take(connection, room, calls, claimable)
-        marked = time.monotonic() + (MARK_AHEAD if self._channel.keeps_keys else 0.0)
-        return [one for one in starts if one <= marked]
+        return self._pace.take(connection, room, calls, claimable)
 
     def _claim(self, connection: Connection, most: int) -> list[Claim]:
         return deliveries.claim(

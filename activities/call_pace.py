@@ -12,10 +12,13 @@ from bulklane.database.share import NEAR
 SHORTEST_BACKOFF = 0.5
 LONGEST_BACKOFF = 60.0
 # a start that was let pass is not made up for in a burst
-START_LIFE = 0.25
+START_LIFE = 0.1
+# demand is believed so long beside two rounds
+DEMAND_LIFE = 0.25
 # how long a sender that found nothing waits, and more for each that waits beside it
 ASK_SECONDS = 0.02
 ASK_SECONDS_A_RIVAL = 0.01
+SHORTEST_ASK = 0.005
 LONGEST_ASK = 1.0
 SPREAD_SHARE = 0.1
 LONGEST_SPREAD = 5.0
@@ -29,10 +32,14 @@ def backoff(attempts: int) -> float:
 
 
 class CallPace:
-    """One sender's starts. `take` and `tell` run in the thread of a round, one at a time; times are monotonic."""
+    """One sender's starts. `take` and `tell` run in the thread of a round, one at a time; times are monotonic.
 
-    def __init__(self, sender: Sender, call_seconds: float) -> None:
-        self.ask_seconds = ASK_SECONDS
+    `mark_ahead`: a call whose start is that near may be marked already.
+    """
+
+    def __init__(self, sender: Sender, call_seconds: float, mark_ahead: float) -> None:
+        self._mark_ahead = mark_ahead
+        self._ask_every = ASK_SECONDS
         self._sender = sender
         self._calls_seconds = call_seconds * 2 + CALLS_MARGIN
         self._starts: list[float] = []
@@ -48,6 +55,14 @@ class CallPace:
     def blocked_seconds(self) -> float:
         """For how long no call may start."""
         return max(0.0, self._blocked_until - time.monotonic())
+
+    @property
+    def ask_seconds(self) -> float:
+        """How long to wait for the next round: for its turn to ask again, or the next start."""
+        if not self._starts:
+            return self._ask_every
+        # several of them at once, each still ahead of its time
+        return min(self._ask_every, max(SHORTEST_ASK, self._starts[0] - time.monotonic() - self._mark_ahead / 2))
 
     def try_one(self) -> None:
         """One call at once, until they go well again."""
@@ -82,7 +97,8 @@ class CallPace:
         wanted = max(0, min(room, claimable) - len(self._starts))
         if wanted or (self._counts_calls and (calls != self._told_calls or near > self._most_calls - calls)):
             self._ask(connection, wanted, calls, near)
-        return list(self._starts[: int(max(0, min(room, self._most_calls - calls)))])
+        due = sum(one <= time.monotonic() + self._mark_ahead for one in self._starts)
+        return list(self._starts[: int(max(0, min(due, room, self._most_calls - calls)))])
 
     def use(self, count: int) -> None:
         """So many of the starts are taken."""
@@ -114,7 +130,7 @@ class CallPace:
             wanted=wanted,
             calls=calls,
             near=near,
-            waits_seconds=2 * self.ask_seconds + START_LIFE,
+            waits_seconds=2 * self._ask_every + DEMAND_LIFE,
             calls_seconds=self._calls_seconds,
         )
         now = time.monotonic()
@@ -122,7 +138,7 @@ class CallPace:
         if self._counts_calls:
             self._most_calls = calls + grant.slots
         self._starts += [now + one for one in grant.starts]
-        self.ask_seconds = min(LONGEST_ASK, ASK_SECONDS + grant.rivals * ASK_SECONDS_A_RIVAL)
+        self._ask_every = min(LONGEST_ASK, ASK_SECONDS + grant.rivals * ASK_SECONDS_A_RIVAL)
         self._follow(grant.blocked_seconds)
 
     def _follow(self, seconds: float) -> None:

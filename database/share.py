@@ -16,7 +16,7 @@ HORIZON = 0.4
 # below this the next starts would soon be lost: anyone may have one
 SCARCE = HORIZON / 4
 # a start that is nearer needs a free slot now
-NEAR = 0.1
+NEAR = 0.15
 # a tenant whose own rate holds it back takes no starts of the channel that others could use
 TENANT_AHEAD = 0.05
 

@@ -57,8 +57,8 @@ def test_the_allowed_rate_is_used_and_not_passed(
     """Four processes, eight jobs; goodput at least 95 % of the rate, less than 1 % answered with 429."""
     jobs = owing_jobs(counted, "call_limited", make_items(counted, "steady", count), 8)
     provider.limit(rate=rate, burst=burst, retry_after=1)
-    # a tenth of a second late is made up for
-    settings = {"rate": rate, "burst": max(1, rate // 10)}
+    # a moment's delay is made up for, within what the provider bears
+    settings = {"rate": rate, "burst": max(1, rate // 20)}
     with delivering(database_url, url, "limited", in_groups(jobs, 4), tmp_path, **settings) as processes:
         ended(processes, 90)
     seen = seen_of(provider, jobs)
