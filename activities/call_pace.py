@@ -7,7 +7,6 @@ from sqlalchemy import Connection
 
 from bulklane.database import limit
 from bulklane.database.limit import Sender
-from bulklane.database.share import NEAR
 
 SHORTEST_BACKOFF = 0.5
 LONGEST_BACKOFF = 60.0
@@ -93,10 +92,10 @@ class CallPace:
             self._follow(limit.blocked_seconds(connection, sender.channel, sender.tenant))
             return [] if self.blocked_seconds else [time.monotonic()] * max(0, room)
         self._starts = [one for one in self._starts if one > time.monotonic() - START_LIFE]
-        near = sum(one <= time.monotonic() + NEAR for one in self._starts)
-        wanted = max(0, min(room, claimable) - len(self._starts))
-        if wanted or (self._counts_calls and (calls != self._told_calls or near > self._most_calls - calls)):
-            self._ask(connection, wanted, calls, near)
+        held = len(self._starts)
+        wanted = max(0, min(room, claimable) - held)
+        if wanted or (self._counts_calls and (calls != self._told_calls or held > self._most_calls - calls)):
+            self._ask(connection, wanted, calls, held)
         due = sum(one <= time.monotonic() + self._mark_ahead for one in self._starts)
         return list(self._starts[: int(max(0, min(due, room, self._most_calls - calls)))])
 
@@ -120,7 +119,7 @@ class CallPace:
         limits = self._sender.limits
         return limits.concurrency is not None or limits.tenant_concurrency is not None
 
-    def _ask(self, connection: Connection, wanted: int, calls: int, near: int) -> None:
+    def _ask(self, connection: Connection, wanted: int, calls: int, held: int) -> None:
         if not self._joined:
             limit.join_channel(connection, self._sender)
             self._joined = True
@@ -129,7 +128,7 @@ class CallPace:
             self._sender,
             wanted=wanted,
             calls=calls,
-            near=near,
+            held=held,
             waits_seconds=2 * self._ask_every + DEMAND_LIFE,
             calls_seconds=self._calls_seconds,
         )

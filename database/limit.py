@@ -177,16 +177,16 @@ def take(
     *,
     wanted: int,
     calls: int,
-    near: int = 0,
+    held: int = 0,
     waits_seconds: float,
     calls_seconds: float,
 ) -> Grant:
-    """The sender's share of the channel's next calls. It has `calls` out, starts that are `near`, and wants more.
+    """The sender's share of the channel's next calls. It has `calls` out and `held` starts, and wants more.
 
     It holds the channel's row until the transaction ends; a sender that asks for nothing only tells its calls.
     """
     found = _locked(connection, sender)
-    mine = Demand(sender.tenant, sender.small, 0 if found.blocked else wanted, calls, found.virtual_time, near)
+    mine = Demand(sender.tenant, sender.small, 0 if found.blocked else wanted, calls, found.virtual_time, held)
     taken = share(found.standing, mine)
     if taken.starts:
         _write(connection, sender, found, taken)

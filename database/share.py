@@ -15,8 +15,6 @@ from bulklane.contracts.limit import Limits
 HORIZON = 0.4
 # below this the next starts would soon be lost: anyone may have one
 SCARCE = HORIZON / 4
-# a start that is nearer needs a free slot now
-NEAR = 0.15
 # a tenant whose own rate holds it back takes no starts of the channel that others could use
 TENANT_AHEAD = 0.05
 
@@ -25,7 +23,7 @@ TENANT_AHEAD = 0.05
 class Demand:
     """What one sender has and wants: `calls` out or about to be, and how many starts more are `waiting`.
 
-    `near`: starts that it was given before, and that are near by now.
+    `held`: starts that it was given before and has not used yet.
     """
 
     tenant: str
@@ -33,7 +31,7 @@ class Demand:
     waiting: int
     calls: int
     virtual_time: float = 0.0
-    near: int = 0
+    held: int = 0
 
 
 @dataclass
@@ -76,7 +74,7 @@ class Standing:
 class Share:
     """Seconds from now at which calls may start, and the tenant's virtual times before and after them.
 
-    `slots`: how many more calls may be out now and soon, those that were let start before included. `waiting`: how many
+    `slots`: how many more calls may be out, for the starts held before too. `waiting`: how many
     it could use besides, if the channel had more.
     """
 
@@ -93,19 +91,17 @@ def share(standing: Standing, mine: Demand) -> Share:
     served = max(mine.virtual_time, standing.virtual_time)
     most = min(mine.waiting, _turn(standing, mine, served, weight))
     of_tenant, of_channel = _tenant_slots(standing, mine), _channel_slots(standing, mine)
-    free = int(max(0, min(mine.waiting + mine.near, of_tenant, of_channel)))
-    slots, own = min(mine.near, free), False
+    # a start takes its slot when it is given: else one whose calls hang would take starts that it can't use
+    free = int(max(0, min(mine.waiting + mine.held, of_tenant, of_channel)))
+    slots, own = min(mine.held, free), False
     before_me = 0 if mine.small else sum(one.waiting for one in standing.rivals if one.small)
     starts: list[float] = []
     while len(starts) < most:
         channel_at, tenant_at = standing.channel.start(before_me), standing.tenant.start()
         own = tenant_at > max(channel_at, TENANT_AHEAD)
-        if channel_at > HORIZON or own:
+        if channel_at > HORIZON or own or slots >= free:
             break
-        if max(channel_at, tenant_at) <= NEAR:
-            if slots >= free:
-                break
-            slots += 1
+        slots += 1
         standing.channel.take()
         standing.tenant.take()
         starts.append(max(channel_at, tenant_at))
