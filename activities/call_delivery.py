@@ -30,6 +30,9 @@ SETTLE_SECONDS = 15.0
 # several; where keys are not kept, none before its start
 MARK_AHEAD = 0.15
 
+# a round that comes at once would settle a call or two; what is marked ahead lasts longer than this
+ROUND_SECONDS = 0.01
+
 _D = DeliveryState
 
 
@@ -90,11 +93,14 @@ class CallDelivery:
         # one marked ahead per sender keeps all of them busy while a round commits
         room = 0 if self._closed else self._channel.concurrency * self._ahead - len(self._calls)
         self._wake.clear()
+        next_round = time.monotonic() + ROUND_SECONDS
         began = await self._one_round(room)
         if not began and self._calls:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pace.ask_seconds):
                     await self._wake.wait()
+        if self._calls and self._channel.keeps_keys:
+            await asyncio.sleep(next_round - time.monotonic())
         return bool(began or self._calls or self._answered)
 
     async def finish(self) -> None:
