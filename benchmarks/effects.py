@@ -114,7 +114,9 @@ class Bench:
         tenant = f"tenant-{next(self._tenants)}"
         with self._engine.begin() as connection:
             connection.execute(made.FILL, {"of_tenant": tenant, "many": count})
-        job = opened(self._engine, accepted(self._engine, registry=registry, operation=operation, tenant=tenant))
+        job = opened(
+            self._engine, accepted(self._engine, registry=registry, small=DOCUMENTS, operation=operation, tenant=tenant)
+        )
         walk(self._engine, job, registry=registry)
         return look(self._engine, job)
 
