@@ -55,7 +55,7 @@ class Deliver:
         try:
             return await stint.run()
         finally:
-            await stint.delivery.finish()
+            await stint.end()
             beat.cancel()
 
     def _delivery(self, job: Job, channel: str) -> Delivery:
@@ -82,6 +82,8 @@ class _Stint:
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
         self._look_at = self._heard_at = 0.0
+        self._looking: asyncio.Task[tuple[DeliverAnswer | None, str | None]] | None = None
+        self._busy = False
 
     async def run(self) -> DeliverAnswer:
         """Until there is an answer."""
@@ -90,18 +92,27 @@ class _Stint:
             answer = await self._look() or self._waits()
             if answer is not None:
                 return answer
-            if not await self.delivery.send_some():
+            self._busy = await self.delivery.send_some()
+            if not self._busy:
                 await self._rest()
 
+    async def end(self) -> None:
+        """Settle what is out; a look that nobody waits for any more is let end."""
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        await self.delivery.finish()
+
     async def _look(self) -> DeliverAnswer | None:
-        now = self._clock()
-        if now < self._look_at and self.delivery.held is None:
+        """Beside the calls, where some are made: they don't wait for it."""
+        if self._looking is None:
+            if self._clock() < self._look_at and self.delivery.held is None:
+                return None
+            self._looking = asyncio.create_task(asyncio.to_thread(self._standing))
+        if self._busy and self.delivery.held is None and not self._looking.done():
             return None
-        self._look_at = now + LOOK_SECONDS
-        hears = now > self._heard_at + HEARD_SECONDS
-        if hears:
-            self._heard_at = now
-        answer, self._held = await asyncio.to_thread(self._standing, hears=hears)
+        looking, self._looking = self._looking, None
+        answer, self._held = await looking
+        self._look_at = self._clock() + LOOK_SECONDS
         self.delivery.stopped = self._held is not None
         return answer
 
@@ -128,10 +139,11 @@ class _Stint:
             give_way()
             await asyncio.sleep(HELD_LOOK_SECONDS / 10)
 
-    def _standing(self, *, hears: bool) -> tuple[DeliverAnswer | None, str | None]:
+    def _standing(self) -> tuple[DeliverAnswer | None, str | None]:
         """Why to stop here (nothing owed and none to come, paused, an earlier turn), and why the channel is held."""
         with self._engine.begin() as connection:
-            if hears:
+            if self._clock() > self._heard_at + HEARD_SECONDS:
+                self._heard_at = self._clock()
                 note_heard(connection, self._request.job_no, heard_by=self._process)
             # before the answer: the probe may have been the last that was owed
             self._hold.note(connection, self.delivery)
