@@ -92,11 +92,12 @@ def test_after_a_429_all_keep_silent_and_come_back_spread(
     note("goodput", f"{goodput:.3f} beside the silence; arrivals {seen.histogram()}")
     assert first
     for at in first:
-        # what was on its way when the first answer came is not called back
-        assert seen.between(at + 0.3, at + silence) == 0
+        # what was on its way is not called back, and each sender hears of it in its next round
+        assert seen.between(at + 0.6, at + silence) == 0
     assert seen.limited_share < 0.1
     assert goodput >= 0.8
-    assert seen.busiest_second() <= rate * 1.15
+    # what the provider itself allows in a second
+    assert seen.busiest_second() <= rate + burst
 
 
 def _use_up(provider: Ledger, key: str) -> None:
