@@ -6,36 +6,61 @@ repeats at most the calls in flight and those marked ahead, each under the same 
 
 import asyncio
 import contextlib
-import random
-from collections.abc import Sequence
+import time
+from dataclasses import dataclass
 from uuid import uuid4
 
 import stamina
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from bulklane.activities.call_pace import LONGEST_ASK, CallPace, backoff
 from bulklane.contracts.effect import DeliveryState, idempotency_key
+from bulklane.contracts.lane import Lane
 from bulklane.database import delivery as deliveries
 from bulklane.database.delivery import Claim, Settlement
 from bulklane.database.job import Job
+from bulklane.database.limit import Sender, need_not_last
 from bulklane.operations.channel import Channel
 from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, NoLookUp, Refused, Unknown
 
-SHORTEST_BACKOFF = 0.5
-LONGEST_BACKOFF = 60.0
 CLAIM_MARGIN = 5.0
 SETTLE_SECONDS = 15.0
-IDLE_SECONDS = 0.5
+# a call whose start is that near is marked already, so that its start is kept to the millisecond and a round has
+# several; where keys are not kept, none before its start
+MARK_AHEAD = 0.15
+
+# a round that comes at once would settle a call or two; what is marked ahead lasts longer than this
+ROUND_SECONDS = 0.01
 
 _D = DeliveryState
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """A claim and when its call may start."""
+
+    claim: Claim
+    start: float
+
+
 class CallDelivery:
-    """What one job owes to one provider, as many calls at once as the channel allows."""
+    """What one job owes to one provider, as many calls at once as the channel allows.
+
+    `held`: why the provider refuses everybody. `stopped`: no call begins. `concluded`: calls with a definite result.
+    """
 
     def __init__(self, engine: Engine, channel: Channel, job: Job, sender: CallSender) -> None:
         self.settled = 0
+        self.concluded = 0
         self.held: str | None = None
+        self.stopped = False
+        small = job.lane == Lane.SMALL
+        self._pace = CallPace(
+            Sender(channel.name, job.tenant, small, channel.limits, uuid4()),
+            call_seconds=channel.call_seconds,
+            mark_ahead=MARK_AHEAD if channel.keeps_keys else 0.0,
+        )
         self._engine = engine
         self._channel = channel
         self._job = job
@@ -46,18 +71,36 @@ class CallDelivery:
         self._wake = asyncio.Event()
         self._ending = False
         self._in_round: list[Settlement] = []
-        self._round_task: asyncio.Task[list[Claim]] | None = None
+        self._round_task: asyncio.Task[list[_Begun]] | None = None
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long the provider wants no calls, where none is out."""
+        return 0.0 if self._calls or self._answered else self._pace.blocked_seconds
+
+    @property
+    def ask_seconds(self) -> float:
+        """How long to wait where a round found nothing to send."""
+        blocked = self._pace.blocked_seconds
+        return min(blocked, LONGEST_ASK) if blocked else self._pace.ask_seconds
+
+    def try_one(self) -> None:
+        """Begin one call at once until they go well again."""
+        self._pace.try_one()
 
     async def send_some(self) -> bool:
         """One round: settle what was answered, claim as many as there is room for; False where nothing goes on."""
         # one marked ahead per sender keeps all of them busy while a round commits
-        room = 0 if self.held else self._channel.concurrency * self._ahead - len(self._calls)
+        room = 0 if self._closed else self._channel.concurrency * self._ahead - len(self._calls)
         self._wake.clear()
+        next_round = time.monotonic() + ROUND_SECONDS
         began = await self._one_round(room)
         if not began and self._calls:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_SECONDS):
+                async with asyncio.timeout(self._pace.ask_seconds):
                     await self._wake.wait()
+        if self._calls and self._channel.keeps_keys:
+            await asyncio.sleep(next_round - time.monotonic())
         return bool(began or self._calls or self._answered)
 
     async def finish(self) -> None:
@@ -76,52 +119,78 @@ class CallDelivery:
     async def _one_round(self, room: int) -> int:
         """One transaction: how many calls it let begin. A cancellation doesn't stop it: `finish` takes it up."""
         self._in_round, self._answered = self._answered, []
-        self._round_task = asyncio.create_task(asyncio.to_thread(self._round, list(self._in_round), room))
+        calls = len(self._calls)
+        self._round_task = asyncio.create_task(asyncio.to_thread(self._round, list(self._in_round), room, calls))
         return await self._after_round(self._round_task)
 
-    async def _after_round(self, task: asyncio.Task[list[Claim]]) -> int:
+    async def _after_round(self, task: asyncio.Task[list[_Begun]]) -> int:
         try:
-            claims = await asyncio.shield(task)
+            begun = await asyncio.shield(task)
         except SQLAlchemyError:
             self._answered, self._in_round, self._round_task = self._in_round + self._answered, [], None
             raise
         self.settled += len(self._in_round)
+        self.concluded += sum(one.state in (_D.DONE, _D.REFUSED) for one in self._in_round)
         self._in_round, self._round_task = [], None
-        self._call(claims)
-        return len(claims)
-
-    def _call(self, claims: Sequence[Claim]) -> None:
-        for claim in claims:
-            task = asyncio.create_task(self._make(claim))
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+        for one in begun:
+            call = asyncio.create_task(self._make(one))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        return len(begun)
 
     @property
     def _ahead(self) -> int:
         # a mark that a kill leaves behind is a doubt, which only keys or a look-up can settle
         return 2 if self._channel.keeps_keys else 1
 
-    def _round(self, answered: list[Settlement], room: int) -> list[Claim]:
+    @property
+    def _closed(self) -> bool:
+        return self._ending or self.stopped or self.held is not None or self._pace.blocked_seconds > 0
+
+    def _round(self, answered: list[Settlement], room: int, calls: int) -> list[_Begun]:
         with self._engine.begin() as connection:
             deliveries.settle_deliveries(connection, self._job.job_no, answered)
-            if room <= 0:
-                return []
-            return deliveries.claim(
-                connection,
-                self._job.job_no,
-                self._channel.name,
-                turn=self._job.turn,
-                most=room,
-                token=uuid4(),
-                claim_seconds=self._channel.call_seconds * 2 + CLAIM_MARGIN,
-            )
+            self._pace.tell(connection)
+            if self._ending and not calls:
+                self._pace.leave(connection)
+            starts = self._starts(connection, room, calls) if room > 0 else []
+            claims = self._claim(connection, len(starts)) if starts else []
+            if not (answered or claims):
+                need_not_last(connection)
+        self._pace.use(len(claims))
+        return [_Begun(claim, start) for claim, start in zip(claims, starts, strict=False)]
 
-    async def _make(self, claim: Claim) -> None:
+    def _starts(self, connection: Connection, room: int, calls: int) -> list[float]:
+        name, claimable = self._channel.name, room
+        if self._channel.limits.any:
+            claimable = deliveries.count_claimable(connection, self._job.job_no, name, room)
+        return self._pace.take(connection, room, calls, claimable)
+
+    def _claim(self, connection: Connection, most: int) -> list[Claim]:
+        return deliveries.claim(
+            connection,
+            self._job.job_no,
+            self._channel.name,
+            turn=self._job.turn,
+            most=most,
+            token=uuid4(),
+            claim_seconds=self._channel.call_seconds * 2 + CLAIM_MARGIN,
+        )
+
+    async def _make(self, begun: _Begun) -> None:
+        await asyncio.sleep(begun.start - time.monotonic())
         async with self._slots:
-            answer = _NOT_SENT if self._ending else await self._answer(claim)
-        if isinstance(answer, Held):
-            self.held = answer.reason
-        self._answered.append(self._settlement(claim, answer))
+            answer = _NotSent() if self._closed else await self._answer(begun.claim)
+        match answer:
+            case Held(reason=reason):
+                self.held = reason
+            case _NotSent():
+                pass
+            case Later(seconds=seconds, reason=reason):
+                answer = Later(self._pace.note_later(seconds), reason)
+            case Done():
+                self._pace.note_done()
+        self._answered.append(self._settlement(begun.claim, answer))
         self._wake.set()
 
     async def _answer(self, claim: Claim) -> Answer:
@@ -155,27 +224,28 @@ class CallDelivery:
             case Refused(code=code, reason=text):
                 state = _D.REFUSED
             case Later(seconds=seconds, reason=text):
-                state, due = _D.LATER, seconds if seconds is not None else _backoff(claim.attempts)
+                state, due = _D.LATER, seconds or 0.0
             case Held(reason=text):
-                state, due = _D.LATER, _backoff(claim.attempts)
+                # what keeps it back is the channel's hold, which may end at any moment
+                state = _D.LATER
             case _Undecided(reason=text):
                 state = _D.UNDECIDED
             case Unknown(reason=text):
-                due = _backoff(claim.attempts)
+                due = backoff(claim.attempts)
         if claim.doubtful and state is _D.LATER:
             # the call before is still unanswered: a look-up comes first again
             state = _D.UNKNOWN
-        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due)
+        unsent = isinstance(answer, _NotSent)
+        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due, unsent)
 
 
-_NOT_SENT = Later(0.0, "not sent: the delivery ended first")
+@dataclass(frozen=True)
+class _NotSent(Later):
+    """It was marked, and then nothing was to be sent any more."""
+
+    seconds: float | None = 0.0
+    reason: str = "not sent: nothing was to be sent any more"
 
 
 class _Undecided(Unknown):
     """Nobody can find out any more."""
-
-
-def _backoff(attempts: int) -> float:
-    """Full jitter over a doubling ceiling (AWS Architecture Blog, "Exponential Backoff And Jitter")."""
-    ceiling = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2 ** min(attempts - 1, 10))
-    return random.uniform(ceiling / 2, ceiling)  # noqa: S311

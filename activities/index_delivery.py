@@ -15,6 +15,7 @@ from bulklane.operations.operation import IndexEffect, Registry
 from bulklane.operations.sender import Answer, Document, Done, Held, IndexSender, Later, Refused, Unknown
 
 CHUNKS_AT_ONCE = 4
+ASK_SECONDS = 0.02
 SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 10.0
 
@@ -25,6 +26,7 @@ class IndexDelivery:
     def __init__(self, engine: Engine, registry: Registry, job: Job, channel: str, sender: IndexSender) -> None:
         self.settled = 0
         self.held: str | None = None
+        self.stopped = False
         self._engine = engine
         self._operation = operation_of(registry, job)
         self._job = job
@@ -32,13 +34,31 @@ class IndexDelivery:
         self._sender = sender
         self._backoff = SHORTEST_BACKOFF
 
+    @property
+    def concluded(self) -> int:
+        """Each that is settled has a definite result."""
+        return self.settled
+
+    @property
+    def blocked_seconds(self) -> float:
+        """The index never says when it wants to be asked again."""
+        return 0.0
+
+    @property
+    def ask_seconds(self) -> float:
+        """How long to wait where a round found nothing to send."""
+        return ASK_SECONDS
+
+    def try_one(self) -> None:
+        """A round is small enough."""
+
     async def send_some(self) -> bool:
-        """Send what a few chunks owe; False where nothing is owed now."""
+        """Send what a few chunks owe; False where nothing is owed now, or nothing is to be sent."""
+        if self.stopped:
+            return False
         slices = await asyncio.to_thread(self._owed)
-        for piece in slices:
-            await self._send(piece)
-            if self.held is not None:
-                break
+        # side by side: rows are read and settled while the index works
+        await asyncio.gather(*map(self._send, slices))
         return bool(slices)
 
     async def finish(self) -> None:

@@ -173,6 +173,7 @@ class JobLifecycle:
             deliver_seconds=self.timing.deliver,
             heartbeat_seconds=self.timing.heartbeat_timeout,
             search_attributes=self.search_attributes,
+            calls_out=effect.count_calls_out(connection, job.job_no),
         )
 
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bulklane.contracts.limit import Limits
     from bulklane.database.accept import Conflict, JobIdReused
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
     from bulklane.operations.senders.http_provider import HttpProvider
     from bulklane.operations.senders.search_index import SearchIndex
+    from bulklane.starter.channels import ChannelStatus, ChannelUnknown
     from bulklane.starter.client import Client, Submission
     from bulklane.starter.status import JobStatus
 
 _HOMES = {
+    "contracts.limit": ("Limits",),
     "database.accept": ("Conflict", "JobIdReused"),
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
@@ -32,6 +35,7 @@ _HOMES = {
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
     "operations.senders.http_provider": ("HttpProvider",),
     "operations.senders.search_index": ("SearchIndex",),
+    "starter.channels": ("ChannelStatus", "ChannelUnknown"),
     "starter.client": ("Client", "Submission"),
     "starter.status": ("JobStatus",),
 }
@@ -40,6 +44,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "CallEffect",
     "Channel",
+    "ChannelStatus",
+    "ChannelUnknown",
     "Client",
     "Conflict",
     "Done",
@@ -54,6 +60,7 @@ __all__ = [
     "JobStatus",
     "JobUnknown",
     "Later",
+    "Limits",
     "Operation",
     "OperationError",
     "PerRecord",

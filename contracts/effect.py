@@ -31,11 +31,12 @@ FINAL_DELIVERY_STATES: tuple[DeliveryState, ...] = (
 
 @dataclass(frozen=True)
 class DeliverRequest:
-    """Deliver what one job owes on one channel, for about `seconds`."""
+    """Deliver what one job owes on one channel, for about `seconds`; `shown`: what people see that it waits for."""
 
     job_no: int
     channel: str
     seconds: float
+    shown: str = ""
 
 
 class DeliverEnd(StrEnum):

@@ -28,7 +28,7 @@ class Timing:
     longest_backoff: float = LONGEST_BACKOFF
     suspect_after: float = 15.0
     segment: float = 5.0
-    deliver: float = 120.0
+    deliver: float = 300.0
     control_interval: float = 0.5
     shift_statement_timeout: float = 20.0
     freeze_statement_timeout: float = 600.0

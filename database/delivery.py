@@ -50,7 +50,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Settlement:
-    """What became of a claimed delivery. `due_seconds`: when it may be sent again, from now."""
+    """What became of a claimed delivery. `due_seconds`: when it may be sent again, from now. `unsent`: no attempt."""
 
     effect: str
     key: str
@@ -59,11 +59,18 @@ class Settlement:
     code: str = ""
     answer: str = ""
     due_seconds: float = 0.0
+    unsent: bool = False
 
 
 _CLAIM_SECONDS = bindparam("claim_seconds", type_=Double)
 _claim_end = func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, _CLAIM_SECONDS)
 _TOKEN = bindparam("new_token", type_=Uuid)
+
+
+_DUE = or_(
+    and_(delivery.c.state == _D.SENDING, delivery.c.claimed_until < func.clock_timestamp()),
+    and_(delivery.c.state.in_((_D.LATER, _D.UNKNOWN)), delivery.c.due <= func.clock_timestamp()),
+)
 
 
 def _again() -> Any:
@@ -73,10 +80,7 @@ def _again() -> Any:
         .where(
             OPEN_DELIVERY,
             DELIVERY_ON_CHANNEL,
-            or_(
-                and_(delivery.c.state == _D.SENDING, delivery.c.claimed_until < func.clock_timestamp()),
-                and_(delivery.c.state.in_((_D.LATER, _D.UNKNOWN)), delivery.c.due <= func.clock_timestamp()),
-            ),
+            _DUE,
         )
         .order_by(delivery.c.due)
         .limit(bindparam("most"))
@@ -196,6 +200,19 @@ def _first() -> Any:
 
 _AGAIN, _FIRST = _again(), _first()
 
+# no more is counted than is asked for: a job may owe thousands of chunks
+_SOME_DUE = select(literal(1)).where(OPEN_DELIVERY, DELIVERY_ON_CHANNEL, _DUE).limit(bindparam("most")).subquery()
+_SOME_OWED = (
+    select((owed.c.size - owed.c.taken_to).label("untaken"))
+    .where(OPEN_OWED, OWED_ON_CHANNEL)
+    .limit(bindparam("most"))
+    .subquery()
+)
+_CLAIMABLE = select(
+    select(func.count()).select_from(_SOME_DUE).scalar_subquery()
+    + select(func.coalesce(func.sum(_SOME_OWED.c.untaken), 0)).scalar_subquery()
+)
+
 _arrays = (
     func.unnest(
         cast(bindparam("effects"), ARRAY(Text())),
@@ -205,8 +222,9 @@ _arrays = (
         cast(bindparam("codes"), ARRAY(Text())),
         cast(bindparam("answers"), ARRAY(Text())),
         cast(bindparam("dues"), ARRAY(Double())),
+        cast(bindparam("unsent"), ARRAY(Integer())),
     )
-    .table_valued("effect", "key", "token", "state", "code", "answer", "due_seconds", name="settled")
+    .table_valued("effect", "key", "token", "state", "code", "answer", "due_seconds", "unsent", name="settled")
     .render_derived()
 )
 _SETTLE = (
@@ -228,6 +246,7 @@ _SETTLE = (
         doubt=delivery.c.doubt + case((cast(_arrays.c.state, Text()) == _D.UNDECIDED, 1), else_=0),
         due=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, cast(_arrays.c.due_seconds, Double)),
         claimed_until=None,
+        attempts=delivery.c.attempts - cast(_arrays.c.unsent, Integer),
         settled_at=func.clock_timestamp(),
     )
 )
@@ -256,6 +275,12 @@ def claim(
     ]
 
 
+def count_claimable(connection: Connection, job_no: int, channel: str, most: int) -> int:
+    """How many deliveries could be claimed now, up to `most`."""
+    values = {"of_job": job_no, "of_channel": channel, "most": most}
+    return min(most, int(connection.execute(_CLAIMABLE, values).scalar_one()))
+
+
 def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence[Settlement]) -> None:
     """Write what became of claimed deliveries; one that another has claimed since is left to it, unless done."""
     if not settlements:
@@ -275,6 +300,7 @@ def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence
             "codes": [one.code for one in ordered],
             "answers": [one.answer[:500] for one in ordered],
             "dues": [one.due_seconds for one in ordered],
+            "unsent": [int(one.unsent) for one in ordered],
         },
     )
 

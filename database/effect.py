@@ -60,6 +60,9 @@ _COUNT = select(
     select(func.coalesce(func.sum(owed.c.size - owed.c.taken_to), 0)).where(OPEN_OWED).scalar_subquery(),
     select(func.count()).select_from(delivery).where(OPEN_DELIVERY).scalar_subquery(),
 )
+_CALLS_OUT = (
+    select(func.count()).select_from(delivery).where(OPEN_DELIVERY, delivery.c.state == literal(str(_D.SENDING)))
+)
 _UNSUCCESSFUL = select(
     select(literal(1))
     .where(
@@ -90,6 +93,11 @@ def count_owed(connection: Connection, job_no: int) -> int:
     """How many effects of the job are not yet final."""
     untaken, open_deliveries = connection.execute(_COUNT, {"of_job": job_no}).one()
     return int(untaken) + int(open_deliveries)
+
+
+def count_calls_out(connection: Connection, job_no: int) -> int:
+    """How many provider calls of the job may be on their way."""
+    return int(connection.execute(_CALLS_OUT, {"of_job": job_no}).scalar_one())
 
 
 def any_unsuccessful(connection: Connection, job_no: int) -> bool:
@@ -145,6 +153,29 @@ def blocked_by(connection: Connection, job_no: int, channel: str) -> int | None:
     """The number of a job with a smaller turn on a shared resource that still owes on the channel, if there is one."""
     found = connection.execute(_BLOCKED_BY, {"of_job": job_no, "of_channel": channel}).scalar_one_or_none()
     return None if found is None else int(found)
+
+
+_mine_before, _theirs_after = job_resource.alias("mine_before"), job_resource.alias("theirs_after")
+_LATER_TURNS = (
+    select(_theirs_after.c.job_no)
+    .join(
+        _mine_before,
+        and_(_mine_before.c.resource == _theirs_after.c.resource, _theirs_after.c.turn > _mine_before.c.turn),
+    )
+    .join(job, job.c.job_no == _theirs_after.c.job_no)
+    .where(
+        _mine_before.c.job_no == bindparam("of_job"),
+        _theirs_after.c.job_no != _mine_before.c.job_no,
+        job.c.over_at.is_(None),
+        bindparam("of_channel") == func.any(job.c.channels),
+    )
+    .distinct()
+)
+
+
+def later_turns(connection: Connection, job_no: int, channel: str) -> list[int]:
+    """The jobs with a later turn on a shared resource that aren't over and have effects on the channel."""
+    return list(connection.execute(_LATER_TURNS, {"of_job": job_no, "of_channel": channel}).scalars())
 
 
 # --- effects that are settled by the chunk's row

@@ -349,12 +349,29 @@ channel_limit = Table(
     "channel_limit",
     metadata,
     Column("channel", _bytewise(), primary_key=True),
+    # empty: the channel as a whole
     Column("tenant", _bytewise(), primary_key=True),
-    Column("tokens", Double),
-    _at("refilled_at"),
+    _at("next_at"),
+    Column("virtual_time", Double, nullable=False, server_default=text("0")),
     _at("blocked_until"),
     _at("held_since"),
     Column("held_why", Text),
+    _at("probe_at"),
+    Column("probes", Integer, nullable=False, server_default=text("0")),
+)
+
+channel_demand = Table(
+    "channel_demand",
+    metadata,
+    Column("channel", _bytewise(), primary_key=True),
+    Column("sender", Uuid, primary_key=True),
+    Column("tenant", _bytewise(), nullable=False),
+    Column("small", Boolean, nullable=False),
+    Column("waiting", Integer, nullable=False),
+    Column("calls", Integer, nullable=False),
+    # a sender that is gone is believed no longer
+    _at("waits_until", null=False),
+    _at("calls_until", null=False),
 )
 
 tenant_load = Table(

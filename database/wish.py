@@ -1,9 +1,10 @@
 """What people and the system want of a job: messages, applied once by their id, and the wish they add up to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.job import Wish
@@ -51,6 +52,11 @@ _LOOKED = (
         heard_at=func.clock_timestamp(),
         heard_by=bindparam("by"),
     )
+)
+_NUDGE = (
+    update(wish)
+    .where(wish.c.job_no == func.any(cast(bindparam("numbers"), ARRAY(BigInteger))))
+    .values(wished_at=func.clock_timestamp())
 )
 _HEARD = (
     update(wish)
@@ -126,3 +132,9 @@ def note_looked(connection: Connection, job_no: int, seen: datetime, *, heard_by
 def note_heard(connection: Connection, job_no: int, *, heard_by: str) -> None:
     """Note that the job was seen alive."""
     connection.execute(_HEARD, {"number": job_no, "by": heard_by})
+
+
+def nudge(connection: Connection, job_nos: Sequence[int]) -> None:
+    """Have the control loop look at these jobs, though what is wanted of them is what it was."""
+    if job_nos:
+        connection.execute(_NUDGE, {"numbers": sorted(job_nos)})

@@ -1,10 +1,11 @@
 """Channels as values: one outside system with its sender, its limits and its rules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, Field, SecretStr
 
+from bulklane.contracts.limit import Limits
 from bulklane.operations.sender import CallSender, IndexSender
 
 
@@ -17,10 +18,26 @@ class Endpoint:
 
 
 class ChannelSettings(BaseModel):
-    """A channel's endpoint as a process's settings have it."""
+    """A channel's endpoint as a process's settings have it, and limits that go over the channel's own.
+
+    All processes of a deployment must have the same. `tenant_weights` is a JSON object.
+    """
 
     url: str
     token: SecretStr | None = None
+    rate: float | None = Field(default=None, gt=0)
+    burst: int | None = Field(default=None, ge=1)
+    concurrency: int | None = Field(default=None, ge=1)
+    tenant_rate: float | None = Field(default=None, gt=0)
+    tenant_burst: int | None = Field(default=None, ge=1)
+    tenant_concurrency: int | None = Field(default=None, ge=1)
+    tenant_weights: dict[str, float] | None = None
+    shared_account: bool | None = None
+
+    def limits_over(self, limits: Limits) -> Limits:
+        """The limits with what these settings say otherwise. Raises ValueError naming the field."""
+        said = self.model_dump(exclude={"url", "token"}, exclude_none=True)
+        return replace(limits, **said)
 
     def endpoint(self) -> Endpoint:
         """As the channel's sender wants it."""
@@ -45,11 +62,12 @@ class IndexSenderFactory(Protocol):
 class Channel:
     """One outside system.
 
-    `concurrency`: calls at once from one delivery activity. `keeps_keys`: the provider remembers idempotency keys, for
-    `key_lifetime` seconds, so that a repeat under the same key is safe that long. `stores_refusals`: it stores its
-    refusals under the key too, so that one is definite even after an unanswered call. `most_attempts` and
-    `most_seconds` bound the re-sends of a delivery with an unknown outcome; then it is undecided. `call_seconds`: how
-    long one call may take.
+    `concurrency`: calls at once for one job. `limits`: what the system takes from all jobs and workers together; a
+    deployment may set them by `BULKLANE_CHANNELS__<NAME>__RATE` and so on. `keeps_keys`: the provider remembers
+    idempotency keys, for `key_lifetime` seconds, so that a repeat under the same key is safe that long.
+    `stores_refusals`: it stores its refusals under the key too, so that one is definite even after an unanswered call.
+    `most_attempts` and `most_seconds` bound the re-sends of a delivery with an unknown outcome; then it is undecided.
+    `call_seconds`: how long one call may take.
     """
 
     name: str
@@ -61,6 +79,7 @@ class Channel:
     call_seconds: float = 10.0
     most_attempts: int = 8
     most_seconds: float = 3600.0
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def indexes(self) -> bool:

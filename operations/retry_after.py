@@ -6,11 +6,14 @@ from email.utils import parsedate_to_datetime
 LONGEST = 3600.0
 
 
-def retry_after_seconds(value: str | None, now: datetime) -> float | None:
+def retry_after_seconds(value: str | None, now: datetime, date: str | None = None) -> float | None:
     """Seconds to wait, at most an hour; None where the header is missing, past or unreadable.
 
-    Fractions are taken too, since some servers send them; a wait is never shortened to nothing by a bad header.
+    Fractions are taken too, since some servers send them; a wait is never shortened to nothing by a bad header. `date`:
+    the answer's Date header. Where it can be read, a date is measured from it, so that our clock doesn't matter.
     """
+    told = None if date is None else _moment(date)
+    now = now if told is None else told
     if value is None:
         return None
     seconds = _seconds(value.strip(), now)
@@ -21,10 +24,13 @@ def _seconds(value: str, now: datetime) -> float | None:
     if value.replace(".", "", 1).isascii() and value.replace(".", "", 1).isdigit():
         # infinite where there are very many digits; the cap takes care of that
         return float(value)
+    when = _moment(value)
+    return None if when is None else (when - now).total_seconds()
+
+
+def _moment(value: str) -> datetime | None:
     try:
         when = parsedate_to_datetime(value)
     except (ValueError, TypeError, OverflowError):
         return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return (when - now).total_seconds()
+    return when if when.tzinfo is not None else when.replace(tzinfo=UTC)

@@ -1,11 +1,11 @@
-"""`bulklane`: the command line. Each command is a function of `stack_commands` or `job_commands`."""
+"""`bulklane`: the command line. Each command is a function of one of the modules of commands."""
 
 import sys
 from pathlib import Path
 
 import typer
 
-from bulklane.starter import job_commands, stack_commands
+from bulklane.starter import channel_commands, job_commands, stack_commands
 
 app = typer.Typer(
     name="bulklane",
@@ -30,6 +30,7 @@ for _command in (stack_commands.up, stack_commands.env, stack_commands.install):
     app.command(rich_help_panel="This machine")(_command)
 for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify"):
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
+app.add_typer(channel_commands.app, name="channels", rich_help_panel="Jobs")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The Python client: submit, get, wait, watch, pause, resume, cancel, throttle, retry."""
+"""The Python client: submit, get, wait, watch, pause, resume, cancel, throttle, retry, channels."""
 
 import asyncio
 import contextlib
@@ -27,6 +27,7 @@ from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.operations.request import InvalidRequest, Problem
 from bulklane.starter.accept import accept_request, retry_job
+from bulklane.starter.channels import ChannelStatus, end_hold, read_channels
 from bulklane.starter.settings import ChannelsSettings, StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
@@ -211,6 +212,17 @@ class Client:
         if retried.records or retried.deliveries:
             await self._start(Accepted(retried.job, replayed=False))
         return retried
+
+    async def channels(self) -> list[ChannelStatus]:
+        """Every channel: its limits, what blocks or holds it, and what is owed there."""
+        return await asyncio.to_thread(read_channels, self.engine, self.registry.channels)
+
+    async def resume_channel(self, name: str) -> bool:
+        """End a channel's hold: its deliveries go on within two seconds. False where it wasn't held.
+
+        Raises ChannelUnknown.
+        """
+        return await asyncio.to_thread(end_hold, self.engine, self.registry.channels, name)
 
     async def _say(
         self,

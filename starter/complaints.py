@@ -53,6 +53,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
     from bulklane.operations.operation import OperationError, UnknownOperation
     from bulklane.operations.request import InvalidRequest
     from bulklane.stack import StackError
+    from bulklane.starter.channels import ChannelUnknown
     from bulklane.starter.running import NoStack
     from bulklane.starter.verify import NotVerifiable
 
@@ -69,6 +70,8 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
             return CONFLICT, [str(error)]
         case JobUnknown():
             return UNKNOWN, [f"{str(error).strip()}: `bulklane submit` prints the id of a job"]
+        case ChannelUnknown():
+            return UNKNOWN, [str(error)]
         case SQLAlchemyError():
             return UNAVAILABLE, [explain_database(error, "the database")]
         case Unavailable() | NoStack() | DatabaseUnfit() | StackError():

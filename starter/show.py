@@ -70,6 +70,8 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("index behind", f"{status.owed_at_freeze:,} effects were owed to it" if status.owed_at_freeze else ""),
         ("effects owed", f"{status.owed:,}"),
         ("deliveries", _deliveries(status)),
+        ("calls out", f"{status.calls_out:,}" if status.calls_out else ""),
+        ("waits for", "; ".join(f"channel {name} is {why}" for name, why in status.waits.items())),
         ("asked by", asked),
         ("accepted", _at(status.accepted_at, None)),
         ("selected", _at(status.selected_at, status.accepted_at) + (", live up to here" if status.live else "")),

@@ -1,13 +1,15 @@
 """What a caller is told of a job."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
 
+from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.job import OVER_STATES, JobState
 from bulklane.database import effect
 from bulklane.database import range as ranges
+from bulklane.database.hold import waits_of
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.selection import read_selection
 from bulklane.database.throttle import Throttled, read_throttled
@@ -22,6 +24,7 @@ class JobStatus:
     `slowed_by`: why the walk is slower than it could be, or stands still; empty where it isn't.
     `live`: a walk in key order without frozen keys. Its total is counted at the start, grows where more is met, and is
     what was met when it has come to its end.
+    `calls_out`: how many provider calls may be on their way. `waits`: by channel, what keeps its effects back.
     """
 
     job_id: str
@@ -56,6 +59,8 @@ class JobStatus:
     throttle: Throttled | None = None
     slowed_by: tuple[str, ...] = ()
     live: bool = False
+    calls_out: int = 0
+    waits: dict[str, str] = field(default_factory=dict)
 
     @property
     def over(self) -> bool:
@@ -76,6 +81,7 @@ def _status(connection: Connection, job: Job) -> JobStatus:
     selection = read_selection(connection, job.first_selection_no)
     wanted = read_wish(connection, job.job_no)
     total = None if job.total is None else max(job.total, counters.processed)
+    owed = effect.count_owed(connection, job.job_no)
     deliveries: dict[str, dict[str, int]] = {}
     for channel, state, count in effect.tally(connection, job.job_no):
         deliveries.setdefault(channel, {})[state] = count
@@ -95,7 +101,7 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         failed=counters.failed,
         not_found=counters.not_found,
         not_started=None if total is None else total - counters.processed,
-        owed=effect.count_owed(connection, job.job_no),
+        owed=owed,
         deliveries=deliveries,
         who=job.who,
         why=job.why,
@@ -111,4 +117,6 @@ def _status(connection: Connection, job: Job) -> JobStatus:
         throttle=read_throttled(connection, job.job_no),
         slowed_by=tuple(slowed_by(connection, job.job_no, job.round)) if job.state is JobState.WALKING else (),
         live=selection.live,
+        calls_out=sum(states.get(DeliveryState.SENDING, 0) for states in deliveries.values()),
+        waits=waits_of(connection, job.job_no) if owed else {},
     )

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -34,6 +34,8 @@ from bulklane.workflows.deliver_owed import DeliverOwed
 
 WORKFLOWS: Mapping[str, type] = {"BulkJob": BulkJob, "DeliverOwed": DeliverOwed}
 SPARE_CONNECTIONS = 2
+# deliveries wait for their channel most of the time: so many share what one slot has of the process
+DELIVERIES_A_SLOT = 8
 
 
 @dataclass
@@ -65,12 +67,26 @@ def build_parts(role: Role, settings: WorkerSettings) -> Parts:
             f"{settings.processes} processes with {pool_size} connections each would pass BULKLANE_CONNECTION_BUDGET"
             f" ({settings.connection_budget}): lower BULKLANE_SLOTS or BULKLANE_PROCESSES, or raise the budget"
         )
-    registry = load_registry(settings.modules())
+    registry = _limited(load_registry(settings.modules()), settings)
     process = process_name(settings)
     engine = connect_engine(settings.database_url, role=f"{role.name} {process}", pool_size=pool_size)
     parts = Parts(role, settings, timing, engine, registry, process)
     _check_database(parts)
     return parts
+
+
+def _limited(registry: Registry, settings: WorkerSettings) -> Registry:
+    """The registry with the limits that the settings put over the channels' own."""
+    channels = dict(registry.channels)
+    for name, where in settings.channels.items():
+        if name not in channels:
+            continue
+        try:
+            limits = where.limits_over(channels[name].limits)
+        except ValueError as error:
+            raise OperationError(f"BULKLANE_CHANNELS__{name.upper()}: {error}") from None
+        channels[name] = replace(channels[name], limits=limits)
+    return replace(registry, channels=channels)
 
 
 def connect_senders(parts: Parts) -> None:
@@ -136,6 +152,10 @@ def _bodies(parts: Parts, search_attributes: bool) -> dict[str, Any]:
     }
 
 
+def _most_at_once(role: Role, slots: int) -> int:
+    return slots if role.channel is None else slots * DELIVERIES_A_SLOT
+
+
 def _worker(parts: Parts, client: Client, served: Served, bodies: Mapping[str, Any]) -> Worker:
     slots = parts.settings.slots
     executor = ThreadPoolExecutor(slots, thread_name_prefix=served.queue) if served.activities else None
@@ -148,7 +168,7 @@ def _worker(parts: Parts, client: Client, served: Served, bodies: Mapping[str, A
         workflows=[WORKFLOWS[name] for name in served.workflows],
         activities=[bodies[name] for name in served.activities],
         activity_executor=executor,
-        max_concurrent_activities=slots if served.activities else None,
+        max_concurrent_activities=_most_at_once(parts.role, slots) if served.activities else None,
         identity=parts.process,
         interceptors=[FailureInterceptor()],
         # contracts import the standard library and temporalio only: nothing in them can break determinism

@@ -34,8 +34,9 @@ SEGMENT_GRACE = timedelta(seconds=60)
 # One statement over the whole selection; heartbeats go on beside it.
 FREEZE_TIMEOUT = timedelta(minutes=30)
 
-# A call in flight and the settling of what was sent come after the budget.
-DELIVER_GRACE = timedelta(seconds=120)
+# A call in flight and the settling of what was sent come after the budget, and a held channel is waited for in the slot
+# for half an hour. A worker that is gone is told by the heartbeat.
+DELIVER_GRACE = timedelta(seconds=2400)
 
 
 def control_options(queue: str) -> dict[str, Any]:

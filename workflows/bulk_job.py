@@ -106,7 +106,13 @@ class BulkJob:
         known = (
             {}
             if job is None
-            else {"state": job.state, "total": job.total, "processed": job.processed, "owed": job.owed}
+            else {
+                "state": job.state,
+                "total": job.total,
+                "processed": job.processed,
+                "owed": job.owed,
+                "calls_out": job.calls_out,
+            }
         )
         ignored = {"ignored": self._ignored} if self._ignored else {}
         return {**known, **ignored, "waits": dict(self._waits)}
@@ -301,16 +307,19 @@ class BulkJob:
 
     async def _deliver(self, channel: str) -> None:
         """One channel's stream of deliveries; done only when the walk is over and nothing is owed there."""
-        stream = f"deliver {channel}"
+        stream, shown = f"deliver {channel}", ""
         while await self._go(stream, Phase.WALK, Phase.DELIVER):
             job = self._known
             handle = self._deliveries[channel] = workflow.start_activity(
                 activities.deliver,
-                DeliverRequest(job.job_no, channel, job.deliver_seconds),
+                DeliverRequest(job.job_no, channel, job.deliver_seconds, shown),
                 summary=stream,
                 **deliver_options(job, effects_queue(channel)),
             )
-            answer = await self._ended(stream, f"a delivery, on the queue {effects_queue(channel)}", handle)
+            what = shown or f"a delivery, on the queue {effects_queue(channel)}"
+            answer = await self._ended(stream, what, handle)
+            # a held channel is waited for by the next delivery, in its slot
+            shown = answer.reason if answer is not None and answer.end is DeliverEnd.HELD else ""
             if answer is None or answer.end is DeliverEnd.DONE:
                 return
             if answer.end is DeliverEnd.PAUSED:

@@ -16,6 +16,8 @@ with workflow.unsafe.imports_passed_through():
     from bulklane.workflows.activity_options import control_options, deliver_options
     from bulklane.workflows.waiting import ended
 
+_FIRST_WAIT = 5.0
+
 
 @workflow.defn(name="DeliverOwed")
 class DeliverOwed:
@@ -36,18 +38,26 @@ class DeliverOwed:
             workflow.continue_as_new(args=[job_no])
 
     async def _deliver(self, job: JobView, channel: str) -> None:
+        waits, shown = 0, ""
         while not _full():
-            answer = await self._attempt(job, channel)
+            answer = await self._attempt(job, channel, shown)
             # paused: a retry has re-opened the job, and its own workflow delivers
             if answer is None or answer.end in (DeliverEnd.DONE, DeliverEnd.PAUSED):
                 return
-            if answer.end is not DeliverEnd.CONTINUE:
-                await workflow.sleep(timedelta(seconds=answer.retry_seconds or 1), summary=answer.reason)
+            # a held channel is waited for by the next delivery, in its slot
+            shown = answer.reason if answer.end is DeliverEnd.HELD else ""
+            if answer.end is DeliverEnd.CONTINUE:
+                waits = 0
+                continue
+            # nobody nudges a job that is over: it asks again sooner, and less and less often
+            seconds = min(answer.retry_seconds or 1, _FIRST_WAIT * 2 ** min(waits, 20))
+            waits += 1
+            await workflow.sleep(timedelta(seconds=seconds), summary=answer.reason)
 
-    async def _attempt(self, job: JobView, channel: str) -> DeliverAnswer | None:
+    async def _attempt(self, job: JobView, channel: str, shown: str) -> DeliverAnswer | None:
         handle = workflow.start_activity(
             activities.deliver,
-            DeliverRequest(job.job_no, channel, job.deliver_seconds),
+            DeliverRequest(job.job_no, channel, job.deliver_seconds, shown),
             summary=f"deliver {channel}",
             **deliver_options(job, effects_queue(channel)),
         )

@@ -38,6 +38,8 @@ def details(job: JobView, waits: Mapping[str, str], ignored: str = "") -> str:
         f"**{job.state}**, round {job.round}, {job.lane} lane",
         f"records: {job.processed} of {total}; effects owed: {job.owed}",
     ]
+    if job.calls_out:
+        lines.append(f"provider calls still out: {job.calls_out}")
     if job.reason:
         lines.append(f"reason: {job.reason}")
     lines += [f"{stream} waits: {why}" for stream, why in waits.items()]

@@ -93,7 +93,8 @@ class HttpProviderSender:
         if status in _HELD:
             return Held(f"the provider answered {status}: check the channel's credentials")
         if status in _LATER:
-            wait = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
+            headers = response.headers
+            wait = retry_after_seconds(headers.get("Retry-After"), datetime.now(UTC), headers.get("Date"))
             return Later(wait, f"the provider answered {status}")
         body = _json_object(response)
         judged = None if body is None else judge(status, body)

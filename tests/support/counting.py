@@ -65,7 +65,7 @@ audit = Table(
     Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
     Column("transaction_id", TransactionId, nullable=False, server_default=func.pg_current_xact_id()),
 )
-_TRIGGERS = """
+TRIGGERS = """
 CREATE FUNCTION audit_counted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_sleep(NEW.pause) WHERE NEW.pause > 0;
@@ -153,7 +153,7 @@ def prepare(database_url: str, opensearch_url: str) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:
         metadata.create_all(connection)
-        connection.execute(text(_TRIGGERS))
+        connection.execute(text(TRIGGERS))
     engine.dispose()
     create_index(opensearch_url, "counted", {"n": {"type": "integer"}})
 

@@ -58,3 +58,15 @@ def test_whole_seconds_are_never_shortened_below_the_cap(seconds: int) -> None:
 def test_a_date_is_measured_from_now(seconds: int) -> None:
     header = format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
     assert retry_after_seconds(header, NOW) == seconds
+
+
+@pytest.mark.parametrize("off", [timedelta(days=-400), timedelta(hours=3), timedelta(days=9000)])
+def test_a_date_is_measured_by_the_clock_that_made_it(off: timedelta) -> None:
+    date, header = format_datetime(NOW, usegmt=True), format_datetime(NOW + timedelta(seconds=40), usegmt=True)
+    assert retry_after_seconds(header, NOW + off, date) == 40
+    assert retry_after_seconds("7", NOW + off, date) == 7
+
+
+@pytest.mark.parametrize("date", ["", "today", "Sun, 30 Feb 2026 12:00:00 GMT", None])
+def test_without_a_readable_date_it_is_measured_by_ours(date: str | None) -> None:
+    assert retry_after_seconds("Sun, 29 Mar 2026 12:00:30 GMT", NOW, date) == 30

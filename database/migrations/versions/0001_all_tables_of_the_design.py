@@ -47,12 +47,31 @@ def upgrade() -> None:
         "channel_limit",
         sa.Column("channel", sa.Text(collation="C"), nullable=False),
         sa.Column("tenant", sa.Text(collation="C"), nullable=False),
-        sa.Column("tokens", sa.Double(), nullable=True),
-        sa.Column("refilled_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("next_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("virtual_time", sa.Double(), server_default=sa.text("0"), nullable=False),
         sa.Column("blocked_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("held_since", sa.DateTime(timezone=True), nullable=True),
         sa.Column("held_why", sa.Text(), nullable=True),
+        sa.Column("probe_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("probes", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("channel", "tenant"),
+        schema="bulklane",
+    )
+    op.create_table(
+        "channel_demand",
+        sa.Column("channel", sa.Text(collation="C"), nullable=False),
+        sa.Column("sender", sa.Uuid(), nullable=False),
+        sa.Column("tenant", sa.Text(collation="C"), nullable=False),
+        sa.Column("small", sa.Boolean(), nullable=False),
+        sa.Column("waiting", sa.Integer(), nullable=False),
+        sa.Column("calls", sa.Integer(), nullable=False),
+        sa.Column(
+            "waits_until", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.Column(
+            "calls_until", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()"), nullable=False
+        ),
+        sa.PrimaryKeyConstraint("channel", "sender"),
         schema="bulklane",
     )
     op.create_table(
