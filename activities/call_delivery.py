@@ -14,12 +14,13 @@ import stamina
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from bulklane.activities.call_answer import Undecided, answer_of
 from bulklane.contracts.effect import DeliveryState, idempotency_key
 from bulklane.database import delivery as deliveries
 from bulklane.database.delivery import Claim, Settlement
 from bulklane.database.job import Job
 from bulklane.operations.channel import Channel
-from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, NoLookUp, Refused, Unknown
+from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, Refused, Unknown
 
 SHORTEST_BACKOFF = 0.5
 LONGEST_BACKOFF = 60.0
@@ -126,26 +127,7 @@ class CallDelivery:
 
     async def _answer(self, claim: Claim) -> Answer:
         call = Call(idempotency_key(self._job.job_id, claim.effect, claim.key, claim.generation), claim.body)
-        if not claim.doubtful:
-            return await self._sender.send(call)
-        try:
-            known = await self._sender.look_up(call)
-        except NoLookUp as error:
-            known = None
-            if not self._channel.keeps_keys:
-                return _Undecided(str(error))
-        if known is not None:
-            return known
-        # the look-up's silence is no refusal: the call may still be on its way
-        if not self._channel.keeps_keys or claim.first_sent_seconds > self._channel.key_lifetime:
-            return _Undecided("the provider doesn't know the key, and would not know it again")
-        if claim.attempts > self._channel.most_attempts or claim.first_sent_seconds > self._channel.most_seconds:
-            return _Undecided("the attempts are used up")
-        answer = await self._sender.send(call)
-        if isinstance(answer, Refused) and not self._channel.stores_refusals:
-            # it may refuse this call and still be at work on the one before
-            return Unknown(f"refused ({answer.code}) after an unanswered call")
-        return answer
+        return await answer_of(self._sender, self._channel, claim, call)
 
     def _settlement(self, claim: Claim, answer: Answer) -> Settlement:
         state, code, text, due = _D.UNKNOWN, "", "", 0.0
@@ -158,21 +140,19 @@ class CallDelivery:
                 state, due = _D.LATER, seconds if seconds is not None else _backoff(claim.attempts)
             case Held(reason=text):
                 state, due = _D.LATER, _backoff(claim.attempts)
-            case _Undecided(reason=text):
+            case Undecided(reason=text):
                 state = _D.UNDECIDED
             case Unknown(reason=text):
                 due = _backoff(claim.attempts)
         if claim.doubtful and state is _D.LATER:
             # the call before is still unanswered: a look-up comes first again
             state = _D.UNKNOWN
-        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due)
+        # nothing was done: what a person has permitted still is
+        permitted = claim.permitted and isinstance(answer, (Later, Held))
+        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due, permitted)
 
 
 _NOT_SENT = Later(0.0, "not sent: the delivery ended first")
-
-
-class _Undecided(Unknown):
-    """Nobody can find out any more."""
 
 
 def _backoff(attempts: int) -> float:

@@ -11,6 +11,25 @@ class Verb(StrEnum):
     RESUME = "resume"
     CANCEL = "cancel"
     RETRY = "retry"
+    DECIDE = "decide"
+
+
+class Verdict(StrEnum):
+    """What a person decides about an undecided delivery: send it again under its key, take it as done, give it up."""
+
+    RESEND = "resend"
+    DONE = "done"
+    GIVE_UP = "give-up"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict on one delivery (effect and record's key), for the doubt that was shown: it hits no newer one."""
+
+    effect: str
+    key: str
+    doubt: int
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -21,6 +40,7 @@ class VerbMessage:
     verb: Verb
     who: str = ""
     why: str = ""
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True)
