@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bulklane.contracts.message import Decision, Verdict
     from bulklane.database.accept import Conflict, JobIdReused
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from bulklane.starter.status import JobStatus
 
 _HOMES = {
+    "contracts.message": ("Decision", "Verdict"),
     "database.accept": ("Conflict", "JobIdReused"),
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
@@ -38,6 +40,7 @@ __all__ = [
     "Channel",
     "Client",
     "Conflict",
+    "Decision",
     "Done",
     "Endpoint",
     "Held",
@@ -54,6 +57,7 @@ __all__ = [
     "SearchIndex",
     "Submission",
     "Unknown",
+    "Verdict",
 ]
 
 

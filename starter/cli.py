@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from bulklane.starter import job_commands, stack_commands
+from bulklane.starter import decision_commands, job_commands, stack_commands
 
 app = typer.Typer(
     name="bulklane",
@@ -30,6 +30,8 @@ for _command in (stack_commands.up, stack_commands.env, stack_commands.install):
     app.command(rich_help_panel="This machine")(_command)
 for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "retry", "verify"):
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
+for _decision in (decision_commands.undecided, decision_commands.decide):
+    app.command(rich_help_panel="Jobs")(_decision)
 
 
 def main() -> None:

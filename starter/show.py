@@ -37,7 +37,7 @@ def _time(value: object) -> str:
 
 def status_json(status: JobStatus) -> dict[str, Any]:
     """A status as JSON values."""
-    return {**asdict(status), "over": status.over}
+    return {**asdict(status), "undecided": status.undecided, "over": status.over}
 
 
 def submission_line(submission: Submission, status: JobStatus) -> str:
@@ -67,6 +67,7 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("folded", f"{status.duplicates:,} ids came more than once" if status.duplicates else ""),
         ("effects owed", f"{status.owed:,}"),
         ("deliveries", _deliveries(status)),
+        ("undecided", f"{status.undecided:,}: see `bulklane undecided {status.job_id}`" if status.undecided else ""),
         ("asked by", asked),
         ("accepted", _at(status.accepted_at, None)),
         ("selected", _at(status.selected_at, status.accepted_at)),

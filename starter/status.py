@@ -5,6 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.job import OVER_STATES, JobState
 from bulklane.database import effect
 from bulklane.database import range as ranges
@@ -49,6 +50,11 @@ class JobStatus:
     def over(self) -> bool:
         """Whether the state is a terminal one."""
         return self.state in OVER_STATES
+
+    @property
+    def undecided(self) -> int:
+        """How many deliveries wait for a decision."""
+        return sum(states.get(DeliveryState.UNDECIDED, 0) for states in self.deliveries.values())
 
 
 def read_status(connection: Connection, job_id: str, tenant: str | None = None) -> JobStatus:

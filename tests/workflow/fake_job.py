@@ -126,7 +126,7 @@ class FakeJob:
         if message.message_id in self.messages:
             return
         self.messages[message.message_id] = message
-        if self.wish is not Wish.CANCEL:
+        if self.wish is not Wish.CANCEL and message.verb in _WISH_OF:
             self.wish = _WISH_OF[message.verb]
 
     @activity.defn(name=calls.freeze.__name__)
