@@ -29,6 +29,8 @@ from bulklane.database.tables import decision, delivery
 from bulklane.database.wish import note_message
 
 _D = DeliveryState
+# the code of a delivery that a person has taken as done
+DECIDED = "decided"
 _STATE_OF = {Verdict.RESEND: _D.UNKNOWN, Verdict.DONE: _D.DONE, Verdict.GIVE_UP: _D.GIVEN_UP}
 MOST = 1000
 
@@ -122,7 +124,7 @@ _DECIDE = (
         state=_made.c.state,
         permitted=_RESENT,
         attempts_before=case((_RESENT, delivery.c.attempts), else_=delivery.c.attempts_before),
-        code=case((cast(_made.c.state, Text()) == _D.DONE, "decided"), else_=delivery.c.code),
+        code=case((cast(_made.c.state, Text()) == _D.DONE, DECIDED), else_=delivery.c.code),
         token=None,
         due=func.clock_timestamp(),
         settled_at=func.clock_timestamp(),
