@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from bulklane.database.accept import Conflict, JobIdReused
     from bulklane.database.job import JobUnknown
     from bulklane.operations.channel import Channel, Endpoint
+    from bulklane.operations.conformance.check import check_channel
+    from bulklane.operations.conformance.finding import Finding
+    from bulklane.operations.conformance.sample import HttpSample
+    from bulklane.operations.conformance.scripted_http import Reply
     from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
     from bulklane.operations.request import InvalidRequest
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
@@ -25,6 +29,10 @@ _HOMES = {
     "database.accept": ("Conflict", "JobIdReused"),
     "database.job": ("JobUnknown",),
     "operations.channel": ("Channel", "Endpoint"),
+    "operations.conformance.check": ("check_channel",),
+    "operations.conformance.finding": ("Finding",),
+    "operations.conformance.sample": ("HttpSample",),
+    "operations.conformance.scripted_http": ("Reply",),
     "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
     "operations.request": ("InvalidRequest",),
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
@@ -43,8 +51,10 @@ __all__ = [
     "Decision",
     "Done",
     "Endpoint",
+    "Finding",
     "Held",
     "HttpProvider",
+    "HttpSample",
     "IndexEffect",
     "InvalidRequest",
     "JobIdReused",
@@ -54,10 +64,12 @@ __all__ = [
     "Operation",
     "Records",
     "Refused",
+    "Reply",
     "SearchIndex",
     "Submission",
     "Unknown",
     "Verdict",
+    "check_channel",
 ]
 
 

@@ -1,10 +1,11 @@
 """Channels as values: one outside system with its sender, its limits and its rules."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel, SecretStr
 
+from bulklane.operations.conformance.sample import Sample
 from bulklane.operations.sender import CallSender, IndexSender
 
 
@@ -27,6 +28,7 @@ class ChannelSettings(BaseModel):
         return Endpoint(self.url, self.token.get_secret_value() if self.token else None)
 
 
+@runtime_checkable
 class CallSenderFactory(Protocol):
     """Makes a sender for an endpoint, in the process that sends."""
 
@@ -49,7 +51,7 @@ class Channel:
     `key_lifetime` seconds, so that a repeat under the same key is safe that long. `stores_refusals`: it stores its
     refusals under the key too, so that one is definite even after an unanswered call. `most_attempts` and
     `most_seconds` bound the re-sends of a delivery with an unknown outcome; then it is undecided. `call_seconds`: how
-    long one call may take.
+    long one call may take, all of it. `sample`: the system's own answers, for `bulklane check-channel`.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Channel:
     call_seconds: float = 10.0
     most_attempts: int = 8
     most_seconds: float = 3600.0
+    sample: Sample | None = None
 
     @property
     def indexes(self) -> bool:
