@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from bulklane.starter import decision_commands, job_commands, stack_commands
+from bulklane.starter import conformance_command, decision_commands, job_commands, stack_commands
 
 app = typer.Typer(
     name="bulklane",
@@ -32,6 +32,7 @@ for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "retry",
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
 for _decision in (decision_commands.undecided, decision_commands.decide):
     app.command(rich_help_panel="Jobs")(_decision)
+app.command(rich_help_panel="This machine")(conformance_command.check_channel)
 
 
 def main() -> None:
