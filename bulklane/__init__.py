@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bulklane.operations.request import InvalidRequest
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
     from bulklane.operations.senders.http_provider import HttpProvider
+    from bulklane.operations.senders.mail import SmtpMail
     from bulklane.operations.senders.search_index import SearchIndex
     from bulklane.starter.client import Client, Submission
     from bulklane.starter.status import JobStatus
@@ -37,6 +38,7 @@ _HOMES = {
     "operations.request": ("InvalidRequest",),
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
     "operations.senders.http_provider": ("HttpProvider",),
+    "operations.senders.mail": ("SmtpMail",),
     "operations.senders.search_index": ("SearchIndex",),
     "starter.client": ("Client", "Submission"),
     "starter.status": ("JobStatus",),
@@ -66,6 +68,7 @@ __all__ = [
     "Refused",
     "Reply",
     "SearchIndex",
+    "SmtpMail",
     "Submission",
     "Unknown",
     "Verdict",
