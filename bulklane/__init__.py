@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bulklane.operations.channel import Channel, Endpoint
     from bulklane.operations.conformance.check import check_channel
     from bulklane.operations.conformance.finding import Finding
-    from bulklane.operations.conformance.sample import HttpSample
+    from bulklane.operations.conformance.sample import HttpSample, MailSample
     from bulklane.operations.conformance.scripted_http import Reply
     from bulklane.operations.operation import CallEffect, IndexEffect, Operation, Records
     from bulklane.operations.request import InvalidRequest
@@ -32,7 +32,7 @@ _HOMES = {
     "operations.channel": ("Channel", "Endpoint"),
     "operations.conformance.check": ("check_channel",),
     "operations.conformance.finding": ("Finding",),
-    "operations.conformance.sample": ("HttpSample",),
+    "operations.conformance.sample": ("HttpSample", "MailSample"),
     "operations.conformance.scripted_http": ("Reply",),
     "operations.operation": ("CallEffect", "IndexEffect", "Operation", "Records"),
     "operations.request": ("InvalidRequest",),
@@ -63,6 +63,7 @@ __all__ = [
     "JobStatus",
     "JobUnknown",
     "Later",
+    "MailSample",
     "Operation",
     "Records",
     "Refused",

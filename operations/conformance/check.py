@@ -5,7 +5,8 @@ import asyncio
 from bulklane.operations.channel import CallSenderFactory, Channel
 from bulklane.operations.conformance.finding import Finding
 from bulklane.operations.conformance.http_check import HttpCheck
-from bulklane.operations.conformance.sample import HttpSample
+from bulklane.operations.conformance.mail_check import MailCheck
+from bulklane.operations.conformance.sample import HttpSample, MailSample
 from bulklane.operations.operation import OperationError
 
 
@@ -24,6 +25,8 @@ async def find(channel: Channel) -> list[Finding]:
         raise OperationError(f"the channel {channel.name!r} is a search index: only senders of calls are checked")
     if isinstance(sample, HttpSample):
         return await HttpCheck(channel, factory, sample).findings()
+    if isinstance(sample, MailSample):
+        return await MailCheck(channel, factory, sample).findings()
     raise OperationError(
         f"the channel {channel.name!r} has no `sample`: give it the system's own answers, such as"
         ' HttpSample(ok=Reply(201, \'{"status":"sent"}\'))'

@@ -25,9 +25,10 @@ class HttpSample:
 
 @dataclass(frozen=True)
 class MailSample:
-    """A call's body for a mail channel."""
+    """A call's body for a mail channel, and how a sender is told where the server is (the token is a password)."""
 
     body: str = '{"to":"somebody@example.com","subject":"conformance","text":"a check"}'
+    url: str = "smtp://conformance@127.0.0.1:{port}?tls=none"
     deliberate: Mapping[str, type[Any]] = field(default_factory=dict)
 
 

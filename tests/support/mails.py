@@ -28,7 +28,7 @@ class Mailbox:
     after_message: dict[str, str] = field(default_factory=dict)
     sender: str = "250 OK"
     taken: list[EmailMessage] = field(default_factory=list)
-    connections: list[tuple[Any, ...]] = field(default_factory=list)
+    connections: list[Any] = field(default_factory=list)
     url: str = ""
 
     async def handle_MAIL(  # noqa: N802
@@ -58,7 +58,7 @@ class Mailbox:
         if answer == HANG:
             await asyncio.sleep(30)
         if answer == DROP:
-            assert server.transport is not None
+            assert isinstance(server.transport, asyncio.Transport)
             server.transport.abort()
         return answer
 

@@ -26,8 +26,8 @@ from bulklane.starter.pace import Pace, Speed, span
 from bulklane.starter.status import JobStatus
 from bulklane.starter.views import JsonView, LineView
 
-COMMANDS = ("up", "env", "install", "submit", "status", "watch", "pause", "resume", "cancel", "retry", "verify")
-COMMANDS += ("undecided", "decide")
+JOB_COMMANDS = ("submit", "status", "watch", "pause", "resume", "cancel", "retry", "verify", "undecided", "decide")
+COMMANDS = ("up", "env", "install", *JOB_COMMANDS)
 OURS = ("BULKLANE_", "DATABASE_URL", "TEMPORAL_", "OPENSEARCH_URL")
 ACCEPTED = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 SUBMIT = ("submit", "reschedule_flights", "--tenant", "UA")

@@ -1,8 +1,8 @@
 """The conformance check: it finds what each wrong sender gets wrong, and nothing in the right ones."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +12,7 @@ import pytest
 from bulklane import Channel, Done, Endpoint, Held, HttpProvider, HttpSample, Later, Refused, Reply, Unknown
 from bulklane import check_channel as check
 from bulklane.operations.operation import OperationError
+from bulklane.operations.retry_after import retry_after_seconds
 from bulklane.operations.sender import Answer, Call, NoLookUp
 from bulklane.operations.senders.search_index import SearchIndex
 from examples.flights import operation as flights
@@ -79,13 +80,10 @@ class OwnSender:
             return Unknown("no JSON")
         if not isinstance(body, dict):
             return Unknown("no object")
-        return {"sent": Done(), "error": Refused("error")}.get(body.get("status"), Unknown("?"))
+        known: dict[str, Answer] = {"sent": Done(), "error": Refused("error")}
+        return known.get(str(body.get("status")), Unknown("?"))
 
     def wait(self, response: httpx.Response) -> float | None:
-        from datetime import UTC, datetime
-
-        from bulklane.operations.retry_after import retry_after_seconds
-
         return retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
 
     async def look_up(self, call: Call) -> Answer | None:
@@ -261,8 +259,8 @@ def test_the_shipped_sender_without_a_look_up_is_right() -> None:
 
 
 def test_a_channel_may_mean_another_answer_on_purpose() -> None:
-    deliberate: dict[str, Callable[..., Answer]] = {"204 without a body": Done}
-    assert told(channel(NoContentIsDone, sample=replace(SAMPLE, deliberate=deliberate))) == []
+    sample = replace(SAMPLE, deliberate={"204 without a body": Done})
+    assert told(channel(NoContentIsDone, sample=sample)) == []
 
 
 def test_without_keys_none_need_be_sent() -> None:
