@@ -155,6 +155,7 @@ class JobLifecycle:
             deliver_seconds=self.timing.deliver,
             heartbeat_seconds=self.timing.heartbeat_timeout,
             search_attributes=self.search_attributes,
+            undecided=effect.count_undecided(connection, job.job_no),
         )
 
 

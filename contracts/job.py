@@ -132,3 +132,4 @@ class JobView:
     deliver_seconds: float = 120.0
     heartbeat_seconds: float = 3.0
     search_attributes: bool = False
+    undecided: int = 0

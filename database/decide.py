@@ -157,8 +157,6 @@ def decide(connection: Connection, job_no: int, message: VerbMessage) -> list[De
     The job may be over: what is to be sent again is then delivered without it, and its state stays as it is.
     """
     job = lock_job(connection, job_no)
-    if not note_message(connection, job, message):
-        return [Decided(one, "this message was applied before") for one in message.decisions]
     values = {
         "of_job": job_no,
         "effects": [one.effect for one in message.decisions],
@@ -174,6 +172,8 @@ def decide(connection: Connection, job_no: int, message: VerbMessage) -> list[De
         if not refused:
             made[place] = one
         answers.append(Decided(one, refused))
+    if not note_message(connection, job, message, applied=bool(made)):
+        return [Decided(one, "this message was received before") for one in message.decisions]
     _apply(connection, job, list(made.values()), message)
     return answers
 

@@ -68,6 +68,11 @@ _UNSUCCESSFUL = select(
     )
     .exists()
 )
+_UNDECIDED = (
+    select(func.count())
+    .select_from(delivery)
+    .where(delivery.c.job_no == bindparam("of_job"), delivery.c.state == _D.UNDECIDED)
+)
 _TALLY = (
     select(delivery.c.channel, delivery.c.state, func.count())
     .where(delivery.c.job_no == bindparam("of_job"))
@@ -90,6 +95,11 @@ def count_owed(connection: Connection, job_no: int) -> int:
     """How many effects of the job are not yet final."""
     untaken, open_deliveries = connection.execute(_COUNT, {"of_job": job_no}).one()
     return int(untaken) + int(open_deliveries)
+
+
+def count_undecided(connection: Connection, job_no: int) -> int:
+    """How many deliveries of the job wait for a decision."""
+    return int(connection.execute(_UNDECIDED, {"of_job": job_no}).scalar_one())
 
 
 def any_unsuccessful(connection: Connection, job_no: int) -> bool:

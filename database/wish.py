@@ -77,9 +77,9 @@ def receive(connection: Connection, job: Job, message: VerbMessage) -> bool:
     return True
 
 
-def note_message(connection: Connection, job: Job, message: VerbMessage) -> bool:
+def note_message(connection: Connection, job: Job, message: VerbMessage, *, applied: bool = True) -> bool:
     """Write a message that isn't a wish as a row; False where its id was known."""
-    return _is_new(connection, job, message, applied=True)
+    return _is_new(connection, job, message, applied=applied)
 
 
 def _is_new(connection: Connection, job: Job, message: VerbMessage, *, applied: bool) -> bool:

@@ -38,6 +38,8 @@ def details(job: JobView, waits: Mapping[str, str]) -> str:
         f"**{job.state}**, round {job.round}, {job.lane} lane",
         f"records: {job.processed} of {total}; effects owed: {job.owed}",
     ]
+    if job.undecided:
+        lines.append(f"effects undecided: {job.undecided}; each waits for a decision (the signal `decide`)")
     if job.reason:
         lines.append(f"reason: {job.reason}")
     lines += [f"{stream} waits: {why}" for stream, why in waits.items()]

@@ -210,8 +210,9 @@ def test_a_replayed_message_hits_nothing(engine: Engine, job: Job) -> None:
     rows_due(engine)
     send(engine, job, Done())
     assert [listed.doubt for listed in list_undecided(engine, job.job_id)] == [2]
+    assert rows(engine, "SELECT applied FROM bulklane.wish_message WHERE message_id = 'm-1'") == [(False,)]
     # now there is a second doubt, which that message never saw
-    assert refusals(decided(engine, job, later, message_id="m-1")) == ["this message was applied before"]
+    assert refusals(decided(engine, job, later, message_id="m-1")) == ["this message was received before"]
 
 
 def test_a_resend_is_superseded_by_a_later_job_and_other_verdicts_are_not(engine: Engine) -> None:
