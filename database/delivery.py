@@ -7,11 +7,13 @@ from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     BigInteger,
     Boolean,
     Connection,
     Double,
     Integer,
+    ScalarSelect,
     Text,
     Uuid,
     and_,
@@ -121,7 +123,22 @@ def _again() -> Any:
         )
         .cte("claimed")
     )
-    body = (
+    sent = func.extract("epoch", func.clock_timestamp() - claimed.c.first_sent_at).cast(Double)
+    return select(
+        claimed.c.effect,
+        claimed.c.key,
+        claimed.c.generation,
+        claimed.c.attempts,
+        claimed.c.doubtful,
+        sent.label("first_sent_seconds"),
+        _body_of(claimed).label("body"),
+        claimed.c.permitted,
+    )
+
+
+def _body_of(claimed: CTE) -> ScalarSelect[Any]:
+    """The body that was fixed at commit."""
+    return (
         select(owed.c.bodies[claimed.c.place + 1])
         .where(
             owed.c.job_no == bindparam("of_job"),
@@ -131,17 +148,6 @@ def _again() -> Any:
             owed.c.effect == claimed.c.effect,
         )
         .scalar_subquery()
-    )
-    sent = func.extract("epoch", func.clock_timestamp() - claimed.c.first_sent_at).cast(Double)
-    return select(
-        claimed.c.effect,
-        claimed.c.key,
-        claimed.c.generation,
-        claimed.c.attempts,
-        claimed.c.doubtful,
-        sent.label("first_sent_seconds"),
-        body.label("body"),
-        claimed.c.permitted,
     )
 
 

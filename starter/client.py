@@ -18,10 +18,11 @@ from bulklane.contracts.message import Decision, Verb, VerbMessage
 from bulklane.contracts.start import start_options
 from bulklane.database.accept import Accepted
 from bulklane.database.advance import apply_message
-from bulklane.database.decide import MOST, Decided, Undecided
+from bulklane.database.decide import Decided
 from bulklane.database.engine import connect_engine
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.retry import Retried
+from bulklane.database.undecided import MOST, Undecided
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.starter.accept import accept_request, retry_job

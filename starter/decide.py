@@ -6,9 +6,10 @@ from sqlalchemy import Engine
 
 from bulklane.contracts.message import VerbMessage
 from bulklane.database import decide
-from bulklane.database.decide import Decided, Undecided
+from bulklane.database.decide import Decided
 from bulklane.database.engine import limited_transaction
 from bulklane.database.job import Job, JobUnknown, find_job
+from bulklane.database.undecided import MOST, Undecided, undecided
 
 # many decisions are one statement each way; a job's row is locked so long
 STATEMENT_SECONDS = 10.0
@@ -23,9 +24,9 @@ def list_undecided(
     with engine.connect() as connection:
         while True:
             after = found[-1] if found else None
-            page = decide.undecided(connection, job.job_no, effect=effect, after=after)
+            page = undecided(connection, job.job_no, effect=effect, after=after)
             found += page
-            if len(page) < decide.MOST:
+            if len(page) < MOST:
                 return found
 
 

@@ -12,7 +12,8 @@ from bulklane.starter.complaints import REFUSED, complaints
 from bulklane.starter.options import DEFAULT_FOLDER, AsJson, Folder, JobId, Who, Why
 
 if TYPE_CHECKING:
-    from bulklane.database.decide import Decided, Undecided
+    from bulklane.database.decide import Decided
+    from bulklane.database.undecided import Undecided
     from bulklane.starter.client import Client
 
 ONE = "--effect, --key and --doubt name one doubt as `bulklane undecided` shows it; --all takes every one listed now"

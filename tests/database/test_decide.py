@@ -13,8 +13,9 @@ from bulklane.contracts.message import Decision, Verb, VerbMessage, Verdict
 from bulklane.database import control, effect
 from bulklane.database import delivery as deliveries
 from bulklane.database.advance import apply_message
-from bulklane.database.decide import Decided, Undecided
+from bulklane.database.decide import Decided
 from bulklane.database.job import Job
+from bulklane.database.undecided import Undecided
 from bulklane.operations.sender import Answer, Done, Later, Refused, Unknown
 from bulklane.starter.decide import list_undecided, write_decisions
 from bulklane.starter.status import read_status

@@ -34,7 +34,7 @@ class TellOwners(AddToEntries):
 
 
 REGISTRY = registry_of(TellOwners())
-MAILS = Channel("mails", SmtpMail(SENDER, call_seconds=0.7), keeps_keys=False, call_seconds=3.0, concurrency=2)
+MAILS = Channel("mails", SmtpMail(SENDER, call_seconds=1.5), keeps_keys=False, call_seconds=5.0, concurrency=2)
 STATES = "SELECT note, state FROM bulklane.delivery JOIN entry ON key LIKE '%' || account || '%' ORDER BY note"
 
 

@@ -17,6 +17,8 @@ from bulklane.operations.sender import Answer, Call, NoLookUp
 from bulklane.operations.senders.search_index import SearchIndex
 from examples.flights import operation as flights
 
+# a busy machine must not look like a provider's silence
+PATIENT = 3.0
 SAMPLE = HttpSample(
     ok=Reply(201, '{"status":"sent"}'),
     error=Reply(200, '{"status":"error"}'),
@@ -240,7 +242,7 @@ def told(checked: Channel) -> list[str]:
 
 
 def test_nothing_is_found_in_a_sender_that_is_right() -> None:
-    assert told(channel()) == []
+    assert told(channel(call_seconds=PATIENT)) == []
 
 
 @pytest.mark.parametrize("sender", WRONG, ids=lambda sender: sender.__name__)
@@ -250,21 +252,21 @@ def test_what_is_wrong_is_found(sender: type[OwnSender]) -> None:
 
 def test_the_shipped_sender_is_right() -> None:
     (notices,) = (one for one in flights.CHANNELS if one.name == "notices")
-    assert told(replace(notices, call_seconds=2.0)) == []
+    assert told(replace(notices, call_seconds=PATIENT)) == []
 
 
 def test_the_shipped_sender_without_a_look_up_is_right() -> None:
     provider = HttpProvider("/notices", judge=flights.judge_notice)
-    assert told(channel(sample=replace(SAMPLE, known=None), sender=lambda _: provider)) == []  # type: ignore[arg-type]
+    assert told(channel(sample=replace(SAMPLE, known=None), sender=lambda _: provider, call_seconds=PATIENT)) == []  # type: ignore[arg-type]
 
 
 def test_a_channel_may_mean_another_answer_on_purpose() -> None:
     sample = replace(SAMPLE, deliberate={"204 without a body": Done})
-    assert told(channel(NoContentIsDone, sample=sample)) == []
+    assert told(channel(NoContentIsDone, sample=sample, call_seconds=PATIENT)) == []
 
 
 def test_without_keys_none_need_be_sent() -> None:
-    assert told(channel(NoKey, keeps_keys=False)) == []
+    assert told(channel(NoKey, keeps_keys=False, call_seconds=PATIENT)) == []
 
 
 def test_a_sender_without_look_up_is_not_asked() -> None:
@@ -272,7 +274,7 @@ def test_a_sender_without_look_up_is_not_asked() -> None:
         async def look_up(self, call: Call) -> Answer | None:
             raise NoLookUp("none here")
 
-    assert told(channel(Silent)) == []
+    assert told(channel(Silent, call_seconds=PATIENT)) == []
 
 
 def test_a_channel_without_a_sample_or_without_calls_says_so() -> None:

@@ -16,7 +16,7 @@ from bulklane.operations.sender import Answer, Call
 from bulklane.stack import free_port
 from tests.support.mails import DROP, HANG, Mailbox, mail_server, only
 
-MAIL = SmtpMail("no-reply@acme.example", call_seconds=2.0)
+MAIL = SmtpMail("no-reply@acme.example", call_seconds=5.0)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_what_a_refusal_means(mailbox: Mailbox, at_recipient: str, after_message
 @pytest.mark.parametrize("answer", [HANG, DROP])
 def test_a_message_without_an_answer_may_have_been_taken(mailbox: Mailbox, answer: str) -> None:
     mailbox.after_message["ann@example.com"] = answer
-    first, second = send(mailbox.url, call(), call(to="bob@example.com"), mail=SmtpMail(MAIL.sender, call_seconds=0.7))
+    first, second = send(mailbox.url, call(), call(to="bob@example.com"), mail=SmtpMail(MAIL.sender, call_seconds=1.5))
     assert isinstance(first, Unknown)
     assert str(mailbox.taken[0]["Message-ID"]) in first.reason
     assert isinstance(second, Done)
