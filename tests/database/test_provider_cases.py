@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from bulklane.contracts.job import JobState
 from bulklane.database.job import Job
+from bulklane.starter.decide import list_undecided
 from tests.database.jobs import accepted, look, opened, rows, walk
 from tests.database.test_call_delivery import in_doubt, owing
 from tests.database.test_retry import retry
@@ -227,3 +228,41 @@ def due(engine: Engine, job: Job) -> Job:
     """The job, everything of it due."""
     make_due(engine)
     return job
+
+
+MIXED = [
+    {"kind": "apply_then_hang", "seconds": 8, "share": 0.1},
+    {"kind": "reset", "share": 0.05},
+    {"kind": "rate_limit", "share": 0.05, "retry_after": "0"},
+    {"kind": "ok_with_error", "share": 0.02, "stored": False},
+]
+
+
+@pytest.mark.parametrize("options", [["--key-lifetime", "0"], ["--key-lifetime", "0", "--no-look-up"]], ids=len)
+def test_without_keys_nothing_is_applied_twice_and_every_doubt_is_listed(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, options: list[str]
+) -> None:
+    """The provider deduplicates nothing; with a look-up, and with neither."""
+    job = owing(engine, 300)
+    with running(tmp_path_factory.mktemp("provider") / "data.sqlite", *options) as provider:
+        provider.faults(*MIXED)
+        channel = channel_of(replace(NOTICES, call_seconds=1.0), call_seconds=3.0, keeps_keys=False, concurrency=20)
+        deliver_all(engine, job, url_of(provider), channel)
+        look(engine, job)
+        ledger, calls = provider.ledger(f"{job.job_id}/"), calls_by_key(provider, job)
+        statuses: dict[str, list[object]] = {}
+        for call in provider.calls(f"{job.job_id}/"):
+            statuses.setdefault(call["key"], []).append(call["status"])
+    states = {keys: states_of(engine, job)[record][0] for record, keys in keys_of_job(engine, job).items()}
+    assert max(line["applied"] for line in ledger.values()) == 1
+    assert {key for key, line in ledger.items() if line["applied"]} >= {k for k, one in states.items() if one == "done"}
+    assert not any(ledger[key]["applied"] for key, one in states.items() if one == "refused")
+    undecided = {one.key for one in list_undecided(engine, job.job_id)}
+    assert len(undecided) == sum(one == "undecided" for one in states.values()) > 0
+    # no second call after a call without an answer
+    assert all(None not in before[:-1] for before in statuses.values())
+    unanswered = {key for key, before in statuses.items() if before[-1] is None}
+    assert {key for key, one in states.items() if one == "undecided"} <= unanswered
+    if "--no-look-up" in options:
+        assert {key for key, one in states.items() if one == "undecided"} == unanswered
+    assert sum(calls.values()) > 300  # those that were put off were called again
