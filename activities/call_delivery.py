@@ -14,6 +14,7 @@ import stamina
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from bulklane.activities.call_answer import Undecided, answer_of
 from bulklane.activities.call_pace import LONGEST_ASK, CallPace, backoff
 from bulklane.contracts.effect import DeliveryState, idempotency_key
 from bulklane.contracts.lane import Lane
@@ -22,7 +23,7 @@ from bulklane.database.delivery import Claim, Settlement
 from bulklane.database.job import Job
 from bulklane.database.limit import Sender, need_not_last
 from bulklane.operations.channel import Channel
-from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, NoLookUp, Refused, Unknown
+from bulklane.operations.sender import Answer, Call, CallSender, Done, Held, Later, Refused, Unknown
 
 CLAIM_MARGIN = 5.0
 SETTLE_SECONDS = 15.0
@@ -195,26 +196,7 @@ class CallDelivery:
 
     async def _answer(self, claim: Claim) -> Answer:
         call = Call(idempotency_key(self._job.job_id, claim.effect, claim.key, claim.generation), claim.body)
-        if not claim.doubtful:
-            return await self._sender.send(call)
-        try:
-            known = await self._sender.look_up(call)
-        except NoLookUp as error:
-            known = None
-            if not self._channel.keeps_keys:
-                return _Undecided(str(error))
-        if known is not None:
-            return known
-        # the look-up's silence is no refusal: the call may still be on its way
-        if not self._channel.keeps_keys or claim.first_sent_seconds > self._channel.key_lifetime:
-            return _Undecided("the provider doesn't know the key, and would not know it again")
-        if claim.attempts > self._channel.most_attempts or claim.first_sent_seconds > self._channel.most_seconds:
-            return _Undecided("the attempts are used up")
-        answer = await self._sender.send(call)
-        if isinstance(answer, Refused) and not self._channel.stores_refusals:
-            # it may refuse this call and still be at work on the one before
-            return Unknown(f"refused ({answer.code}) after an unanswered call")
-        return answer
+        return await answer_of(self._sender, self._channel, claim, call)
 
     def _settlement(self, claim: Claim, answer: Answer) -> Settlement:
         state, code, text, due = _D.UNKNOWN, "", "", 0.0
@@ -228,7 +210,7 @@ class CallDelivery:
             case Held(reason=text):
                 # what keeps it back is the channel's hold, which may end at any moment
                 state = _D.LATER
-            case _Undecided(reason=text):
+            case Undecided(reason=text):
                 state = _D.UNDECIDED
             case Unknown(reason=text):
                 due = backoff(claim.attempts)
@@ -236,7 +218,9 @@ class CallDelivery:
             # the call before is still unanswered: a look-up comes first again
             state = _D.UNKNOWN
         unsent = isinstance(answer, _NotSent)
-        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due, unsent)
+        # nothing was done: what a person has permitted still is
+        permitted = claim.permitted and isinstance(answer, (Later, Held))
+        return Settlement(claim.effect, claim.key, claim.token, state, code, text, due, unsent, permitted)
 
 
 @dataclass(frozen=True)
@@ -245,7 +229,3 @@ class _NotSent(Later):
 
     seconds: float | None = 0.0
     reason: str = "not sent: nothing was to be sent any more"
-
-
-class _Undecided(Unknown):
-    """Nobody can find out any more."""

@@ -174,6 +174,7 @@ class JobLifecycle:
             heartbeat_seconds=self.timing.heartbeat_timeout,
             search_attributes=self.search_attributes,
             calls_out=effect.count_calls_out(connection, job.job_no),
+            undecided=effect.count_undecided(connection, job.job_no),
         )
 
 

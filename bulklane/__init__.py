@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from bulklane.operations.failure_threshold import FailureThreshold
     from bulklane.operations.operation import CallEffect, IndexEffect, Operation, OperationError, Records
     from bulklane.operations.per_record import Fail, PerRecord, Skip
+    from bulklane.contracts.message import Decision, Verdict
+    from bulklane.operations.conformance.check import check_channel
+    from bulklane.operations.conformance.finding import Finding
+    from bulklane.operations.conformance.sample import HttpSample, MailSample
+    from bulklane.operations.conformance.scripted_http import Reply
     from bulklane.operations.request import InvalidRequest
     from bulklane.operations.sender import Done, Held, Later, Refused, Unknown
     from bulklane.operations.senders.http_provider import HttpProvider
+    from bulklane.operations.senders.mail import SmtpMail
     from bulklane.operations.senders.search_index import SearchIndex
     from bulklane.starter.channels import ChannelStatus, ChannelUnknown
     from bulklane.starter.client import Client, Submission
@@ -31,9 +37,15 @@ _HOMES = {
     "operations.failure_threshold": ("FailureThreshold",),
     "operations.operation": ("CallEffect", "IndexEffect", "Operation", "OperationError", "Records"),
     "operations.per_record": ("Fail", "PerRecord", "Skip"),
+    "contracts.message": ("Decision", "Verdict"),
+    "operations.conformance.check": ("check_channel",),
+    "operations.conformance.finding": ("Finding",),
+    "operations.conformance.sample": ("HttpSample", "MailSample"),
+    "operations.conformance.scripted_http": ("Reply",),
     "operations.request": ("InvalidRequest",),
     "operations.sender": ("Done", "Held", "Later", "Refused", "Unknown"),
     "operations.senders.http_provider": ("HttpProvider",),
+    "operations.senders.mail": ("SmtpMail",),
     "operations.senders.search_index": ("SearchIndex",),
     "starter.channels": ("ChannelStatus", "ChannelUnknown"),
     "starter.client": ("Client", "Submission"),
@@ -48,12 +60,15 @@ __all__ = [
     "ChannelUnknown",
     "Client",
     "Conflict",
+    "Decision",
     "Done",
     "Endpoint",
     "Fail",
     "FailureThreshold",
+    "Finding",
     "Held",
     "HttpProvider",
+    "HttpSample",
     "IndexEffect",
     "InvalidRequest",
     "JobIdReused",
@@ -61,15 +76,20 @@ __all__ = [
     "JobUnknown",
     "Later",
     "Limits",
+    "MailSample",
     "Operation",
     "OperationError",
     "PerRecord",
     "Records",
     "Refused",
+    "Reply",
     "SearchIndex",
     "Skip",
+    "SmtpMail",
     "Submission",
     "Unknown",
+    "Verdict",
+    "check_channel",
 ]
 
 

@@ -133,3 +133,4 @@ class JobView:
     heartbeat_seconds: float = 3.0
     search_attributes: bool = False
     calls_out: int = 0
+    undecided: int = 0

@@ -18,6 +18,25 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     THROTTLE = "throttle"
     RETRY = "retry"
+    DECIDE = "decide"
+
+
+class Verdict(StrEnum):
+    """What a person decides about an undecided delivery: send it again under its key, take it as done, give it up."""
+
+    RESEND = "resend"
+    DONE = "done"
+    GIVE_UP = "give-up"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict on one delivery (effect and record's key), for the doubt that was shown: it hits no newer one."""
+
+    effect: str
+    key: str
+    doubt: int
+    verdict: Verdict
 
 
 class InvalidThrottle(ValueError):
@@ -91,6 +110,7 @@ class VerbMessage:
     who: str = ""
     why: str = ""
     throttle: Throttle | None = None
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,10 @@ Anyone may call it at any time: the workflow's activities, the control loop, a s
 from sqlalchemy import Connection
 
 from bulklane.contracts.job import JobState, Wish
-from bulklane.contracts.message import VerbMessage
+from bulklane.contracts.message import Verb, VerbMessage
 from bulklane.database import effect, lease
 from bulklane.database import range as ranges
+from bulklane.database.decide import decide
 from bulklane.database.job import Job, fix_counters, lock_job, move
 from bulklane.database.selection import read_selection
 from bulklane.database.wish import Wanted, note_looked, read_wish, receive
@@ -36,6 +37,9 @@ def advance(connection: Connection, job_no: int, *, heard_by: str) -> Job:
 def apply_message(connection: Connection, job_no: int, message: VerbMessage) -> Job:
     """Write a verb as a row, once by its id, and show at once what it begins (`pausing`, `cancelling`)."""
     job = lock_job(connection, job_no)
+    if message.verb is Verb.DECIDE:
+        decide(connection, job_no, message)
+        return job
     if receive(connection, job, message):
         job = _heed(connection, job, read_wish(connection, job_no)) or job
     return job

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Select, bindparam, cast, func, literal, select
+from sqlalchemy import BigInteger, Connection, Select, and_, bindparam, case, cast, func, literal, or_, select
 
+from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.key import KeyType
+from bulklane.database.decide import DECIDED
 from bulklane.database.record import RecordSet, key_text, owned_by, unnested
 from bulklane.database.tables import block, chunk, delivery, job_resource, key_column, lease, outcome
 from bulklane.database.tables import job as job_table
+
+_D = DeliveryState
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,24 @@ _LAST_GENERATION = select(func.coalesce(func.max(delivery.c.generation), 1)).whe
 def last_generation(connection: Connection, job_no: int) -> int:
     """The highest generation of any delivery of the job; at least 1."""
     return int(connection.execute(_LAST_GENERATION, {"of_job": job_no}).scalar_one())
+
+
+_DELIVERY_EXCEPTIONS = select(
+    delivery.c.effect, delivery.c.key, case((delivery.c.state == _D.DONE, _D.GIVEN_UP), else_=delivery.c.state)
+).where(
+    delivery.c.job_no == bindparam("of_job"),
+    or_(
+        delivery.c.state.in_((_D.REFUSED, _D.UNDECIDED, _D.GIVEN_UP)),
+        # a person has taken it as done: what the provider knows of it decides nothing any more
+        and_(delivery.c.state == _D.DONE, delivery.c.code == DECIDED),
+    ),
+)
+
+
+def delivery_exceptions(connection: Connection, job_no: int) -> dict[tuple[str, str], DeliveryState]:
+    """By effect and key, deliveries that are final without being known as done; one decided as done is given up."""
+    rows = connection.execute(_DELIVERY_EXCEPTIONS, {"of_job": job_no})
+    return {(effect, key): DeliveryState(state) for effect, key, state in rows}
 
 
 def exceptions(connection: Connection, job_no: int) -> dict[str, str]:

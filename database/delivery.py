@@ -7,11 +7,13 @@ from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
+    CTE,
     BigInteger,
     Boolean,
     Connection,
     Double,
     Integer,
+    ScalarSelect,
     Text,
     Uuid,
     and_,
@@ -32,11 +34,16 @@ from bulklane.database.effect import DELIVERY_ON_CHANNEL, OPEN_DELIVERY, OPEN_OW
 from bulklane.database.tables import delivery, owed
 
 _D = DeliveryState
+LONGEST_ANSWER = 500
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One delivery that this sender may make now. `doubtful`: an earlier call under this key has no known outcome."""
+    """One delivery that this sender may make now. `doubtful`: an earlier call under this key has no known outcome.
+
+    `attempts`: those of this generation, or since a person decided. `permitted`: a person has decided that it is sent
+    once more.
+    """
 
     effect: str
     key: str
@@ -46,11 +53,15 @@ class Claim:
     doubtful: bool
     first_sent_seconds: float
     body: str
+    permitted: bool = False
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """What became of a claimed delivery. `due_seconds`: when it may be sent again, from now. `unsent`: no attempt."""
+    """What became of a claimed delivery. `due_seconds`: when it may be sent again, from now. `unsent`: no attempt.
+
+    `permitted`: the permission to send it once more is not used up, since nothing was done.
+    """
 
     effect: str
     key: str
@@ -60,6 +71,7 @@ class Settlement:
     answer: str = ""
     due_seconds: float = 0.0
     unsent: bool = False
+    permitted: bool = False
 
 
 _CLAIM_SECONDS = bindparam("claim_seconds", type_=Double)
@@ -76,7 +88,7 @@ _DUE = or_(
 def _again() -> Any:
     """Claim what was sent before and may be sent or looked up again: due, or its sender is gone."""
     due = (
-        select(delivery.c.effect, delivery.c.key, delivery.c.state)
+        select(delivery.c.effect, delivery.c.key, delivery.c.state, delivery.c.permitted)
         .where(
             OPEN_DELIVERY,
             DELIVERY_ON_CHANNEL,
@@ -91,31 +103,29 @@ def _again() -> Any:
     claimed = (
         update(delivery)
         .where(delivery.c.job_no == bindparam("of_job"), delivery.c.effect == due.c.effect, delivery.c.key == due.c.key)
-        .values(state=_D.SENDING, token=_TOKEN, claimed_until=_claim_end, attempts=delivery.c.attempts + 1)
+        .values(
+            state=_D.SENDING,
+            token=_TOKEN,
+            claimed_until=_claim_end,
+            attempts=delivery.c.attempts + 1,
+            first_sent_at=func.coalesce(delivery.c.first_sent_at, func.clock_timestamp()),
+            # used up by the claim: a sender that dies may have sent
+            permitted=False,
+        )
         .returning(
             delivery.c.effect,
             delivery.c.key,
             delivery.c.generation,
-            delivery.c.attempts,
+            (delivery.c.attempts - delivery.c.attempts_before).label("attempts"),
             delivery.c.round,
             delivery.c.range_no,
             delivery.c.seq,
             delivery.c.place,
             delivery.c.first_sent_at,
             (due.c.state != _D.LATER).label("doubtful"),
+            due.c.permitted,
         )
         .cte("claimed")
-    )
-    body = (
-        select(owed.c.bodies[claimed.c.place + 1])
-        .where(
-            owed.c.job_no == bindparam("of_job"),
-            owed.c.round == claimed.c.round,
-            owed.c.range_no == claimed.c.range_no,
-            owed.c.seq == claimed.c.seq,
-            owed.c.effect == claimed.c.effect,
-        )
-        .scalar_subquery()
     )
     sent = func.extract("epoch", func.clock_timestamp() - claimed.c.first_sent_at).cast(Double)
     return select(
@@ -125,7 +135,23 @@ def _again() -> Any:
         claimed.c.attempts,
         claimed.c.doubtful,
         sent.label("first_sent_seconds"),
-        body.label("body"),
+        _body_of(claimed).label("body"),
+        claimed.c.permitted,
+    )
+
+
+def _body_of(claimed: CTE) -> ScalarSelect[Any]:
+    """The body that was fixed at commit."""
+    return (
+        select(owed.c.bodies[claimed.c.place + 1])
+        .where(
+            owed.c.job_no == bindparam("of_job"),
+            owed.c.round == claimed.c.round,
+            owed.c.range_no == claimed.c.range_no,
+            owed.c.seq == claimed.c.seq,
+            owed.c.effect == claimed.c.effect,
+        )
+        .scalar_subquery()
     )
 
 
@@ -192,6 +218,7 @@ def _first() -> Any:
             literal(False, Boolean).label("doubtful"),
             literal(0.0, Double).label("first_sent_seconds"),
             head.c.bodies[written.c.place + 1].label("body"),
+            literal(False, Boolean).label("permitted"),
         )
         .select_from(written.join(head, true()))
         .add_cte(taken)
@@ -223,9 +250,18 @@ _arrays = (
         cast(bindparam("answers"), ARRAY(Text())),
         cast(bindparam("dues"), ARRAY(Double())),
         cast(bindparam("unsent"), ARRAY(Integer())),
+        cast(bindparam("permissions"), ARRAY(Boolean())),
     )
-    .table_valued("effect", "key", "token", "state", "code", "answer", "due_seconds", "unsent", name="settled")
+    .table_valued(
+        "effect", "key", "token", "state", "code", "answer", "due_seconds", "unsent", "permitted", name="settled"
+    )
     .render_derived()
+)
+_UNDECIDED_NOW = cast(_arrays.c.state, Text()) == _D.UNDECIDED
+# a person who decides wants to know what the provider said last
+_UNDECIDED_AFTER_AN_ANSWER = and_(_UNDECIDED_NOW, delivery.c.answer != "")
+_WITH_ANSWER_BEFORE = func.left(
+    func.concat(cast(_arrays.c.answer, Text()), " (before: ", delivery.c.answer, ")"), LONGEST_ANSWER
 )
 _SETTLE = (
     update(delivery)
@@ -242,11 +278,12 @@ _SETTLE = (
     .values(
         state=_arrays.c.state,
         code=_arrays.c.code,
-        answer=_arrays.c.answer,
-        doubt=delivery.c.doubt + case((cast(_arrays.c.state, Text()) == _D.UNDECIDED, 1), else_=0),
+        answer=case((_UNDECIDED_AFTER_AN_ANSWER, _WITH_ANSWER_BEFORE), else_=_arrays.c.answer),
+        doubt=delivery.c.doubt + case((_UNDECIDED_NOW, 1), else_=0),
         due=func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, cast(_arrays.c.due_seconds, Double)),
         claimed_until=None,
         attempts=delivery.c.attempts - cast(_arrays.c.unsent, Integer),
+        permitted=cast(_arrays.c.permitted, Boolean),
         settled_at=func.clock_timestamp(),
     )
 )
@@ -270,6 +307,7 @@ def claim(
             row.doubtful,
             row.first_sent_seconds or 0.0,
             row.body,
+            row.permitted,
         )
         for row in rows
     ]
@@ -298,9 +336,10 @@ def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence
             "tokens": [one.token for one in ordered],
             "states": [str(one.state) for one in ordered],
             "codes": [one.code for one in ordered],
-            "answers": [one.answer[:500] for one in ordered],
+            "answers": [one.answer[:LONGEST_ANSWER] for one in ordered],
             "dues": [one.due_seconds for one in ordered],
             "unsent": [int(one.unsent) for one in ordered],
+            "permissions": [one.permitted for one in ordered],
         },
     )
 

@@ -71,6 +71,11 @@ _UNSUCCESSFUL = select(
     )
     .exists()
 )
+_UNDECIDED = (
+    select(func.count())
+    .select_from(delivery)
+    .where(delivery.c.job_no == bindparam("of_job"), delivery.c.state == _D.UNDECIDED)
+)
 _TALLY = (
     select(delivery.c.channel, delivery.c.state, func.count())
     .where(delivery.c.job_no == bindparam("of_job"))
@@ -98,6 +103,11 @@ def count_owed(connection: Connection, job_no: int) -> int:
 def count_calls_out(connection: Connection, job_no: int) -> int:
     """How many provider calls of the job may be on their way."""
     return int(connection.execute(_CALLS_OUT, {"of_job": job_no}).scalar_one())
+
+
+def count_undecided(connection: Connection, job_no: int) -> int:
+    """How many deliveries of the job wait for a decision."""
+    return int(connection.execute(_UNDECIDED, {"of_job": job_no}).scalar_one())
 
 
 def any_unsuccessful(connection: Connection, job_no: int) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Integer, bindparam, case, cast, func, literal, select, update
+from sqlalchemy import Connection, Integer, bindparam, case, cast, func, select, update
 
 from bulklane.contracts.effect import DeliveryState
 from bulklane.contracts.job import JobState, Wish
@@ -15,6 +15,7 @@ from bulklane.database import range as ranges
 from bulklane.database.job import Job, lock_job, move
 from bulklane.database.live_selection import count_rest, reopen_rest
 from bulklane.database.selection import cut_ranges, freeze_keys, insert_selection, keys_between, read_selection
+from bulklane.database.superseded import SUPERSEDED
 from bulklane.database.tables import delivery, job_resource, outcome, turn_sequence
 from bulklane.database.wish import note_message, reset_wish
 
@@ -50,30 +51,18 @@ _RESOURCES = (
     .order_by(job_resource.c.resource)
 )
 _FAILED_KEYS = select(outcome.c.key).where(outcome.c.job_no == bindparam("of_job"), outcome.c.kind == "failed")
-_mine, _theirs = job_resource.alias("mine"), job_resource.alias("theirs")
-_later = delivery.alias("later")
-# a later job may have told the provider something newer of the same record
-_SUPERSEDED = (
-    select(literal(1))
-    .select_from(_theirs)
-    .join(_mine, (_mine.c.resource == _theirs.c.resource) & (_theirs.c.turn > _mine.c.turn))
-    .join(_later, (_later.c.job_no == _theirs.c.job_no) & (_later.c.turn == _theirs.c.turn))
-    .where(
-        _mine.c.job_no == delivery.c.job_no,
-        _theirs.c.job_no != delivery.c.job_no,
-        _later.c.channel == delivery.c.channel,
-        _later.c.key == delivery.c.key,
-    )
-    .exists()
-)
 _AGAIN = delivery.c.state.in_((_D.REFUSED, _D.GIVEN_UP))
+_REFUSED = delivery.c.state == _D.REFUSED
 _REOPEN = (
     update(delivery)
-    .where(delivery.c.job_no == bindparam("of_job"), _AGAIN, ~_SUPERSEDED)
+    .where(delivery.c.job_no == bindparam("of_job"), _AGAIN, ~SUPERSEDED)
     .values(
         # only a definite refusal makes another key safe; what was given up may still have happened
-        generation=delivery.c.generation + cast(case((delivery.c.state == _D.REFUSED, 1), else_=0), Integer),
-        state=_D.LATER,
+        generation=delivery.c.generation + cast(case((_REFUSED, 1), else_=0), Integer),
+        state=case((_REFUSED, _D.LATER), else_=_D.UNKNOWN),
+        permitted=~_REFUSED,
+        attempts_before=delivery.c.attempts,
+        first_sent_at=case((_REFUSED, None), else_=delivery.c.first_sent_at),
         turn=bindparam("new_turn"),
         token=None,
         due=func.clock_timestamp(),
@@ -81,7 +70,7 @@ _REOPEN = (
     )
 )
 _COUNT_SUPERSEDED = (
-    select(func.count()).select_from(delivery).where(delivery.c.job_no == bindparam("of_job"), _AGAIN, _SUPERSEDED)
+    select(func.count()).select_from(delivery).where(delivery.c.job_no == bindparam("of_job"), _AGAIN, SUPERSEDED)
 )
 
 

@@ -319,6 +319,10 @@ delivery = Table(
     _at("claimed_until"),
     _at("due"),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # those before the present generation or decision: they don't count against its bounds
+    Column("attempts_before", Integer, nullable=False, server_default=text("0")),
+    # a person has decided that it is sent once more, whatever a look-up can't tell
+    Column("permitted", Boolean, nullable=False, server_default=text("false")),
     _at("first_sent_at"),
     Column("code", Text, nullable=False, server_default=text("''")),
     Column("answer", Text, nullable=False, server_default=text("''")),
@@ -330,6 +334,7 @@ delivery = Table(
         "due",
         postgresql_where=text("state IN ('sending', 'later', 'unknown')"),
     ),
+    Index("delivery_undecided", "job_no", "effect", "key", postgresql_where=text("state = 'undecided'")),
 )
 
 decision = Table(

@@ -94,9 +94,9 @@ def _apply(connection: Connection, job: Job, message: VerbMessage) -> bool:
     return set_wish(connection, job.job_no, _WISH_OF[message.verb], who=message.who, why=message.why)
 
 
-def note_message(connection: Connection, job: Job, message: VerbMessage) -> bool:
+def note_message(connection: Connection, job: Job, message: VerbMessage, *, applied: bool = True) -> bool:
     """Write a message that isn't a wish as a row; False where its id was known."""
-    return _is_new(connection, job, message, applied=True)
+    return _is_new(connection, job, message, applied=applied)
 
 
 def _is_new(connection: Connection, job: Job, message: VerbMessage, *, applied: bool) -> bool:

@@ -1,11 +1,12 @@
 """Channels as values: one outside system with its sender, its limits and its rules."""
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, SecretStr
 
 from bulklane.contracts.limit import Limits
+from bulklane.operations.conformance.sample import Sample
 from bulklane.operations.sender import CallSender, IndexSender
 
 
@@ -44,6 +45,7 @@ class ChannelSettings(BaseModel):
         return Endpoint(self.url, self.token.get_secret_value() if self.token else None)
 
 
+@runtime_checkable
 class CallSenderFactory(Protocol):
     """Makes a sender for an endpoint, in the process that sends."""
 
@@ -67,7 +69,8 @@ class Channel:
     idempotency keys, for `key_lifetime` seconds, so that a repeat under the same key is safe that long.
     `stores_refusals`: it stores its refusals under the key too, so that one is definite even after an unanswered call.
     `most_attempts` and `most_seconds` bound the re-sends of a delivery with an unknown outcome; then it is undecided.
-    `call_seconds`: how long one call may take.
+    `call_seconds`: how long one call may take, all of it. `sample`: the system's own answers, for
+    `bulklane check-channel`.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Channel:
     most_attempts: int = 8
     most_seconds: float = 3600.0
     limits: Limits = field(default_factory=Limits)
+    sample: Sample | None = None
 
     @property
     def indexes(self) -> bool:

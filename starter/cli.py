@@ -5,7 +5,13 @@ from pathlib import Path
 
 import typer
 
-from bulklane.starter import channel_commands, job_commands, stack_commands
+from bulklane.starter import (
+    channel_commands,
+    conformance_command,
+    decision_commands,
+    job_commands,
+    stack_commands,
+)
 
 app = typer.Typer(
     name="bulklane",
@@ -31,6 +37,9 @@ for _command in (stack_commands.up, stack_commands.env, stack_commands.install):
 for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify"):
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
 app.add_typer(channel_commands.app, name="channels", rich_help_panel="Jobs")
+for _decision in (decision_commands.undecided, decision_commands.decide):
+    app.command(rich_help_panel="Jobs")(_decision)
+app.command(rich_help_panel="This machine")(conformance_command.check_channel)
 
 
 def main() -> None:

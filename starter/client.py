@@ -1,8 +1,8 @@
-"""The Python client: submit, get, wait, watch, pause, resume, cancel, throttle, retry, channels."""
+"""The Python client: submit, get, wait, watch, pause, resume, cancel, throttle, retry, decide, channels."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -14,20 +14,23 @@ from temporalio.envconfig import ClientConfig
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from bulklane.contracts.message import InvalidThrottle, Throttle, Verb, VerbMessage, read_throttle
+from bulklane.contracts.message import Decision, InvalidThrottle, Throttle, Verb, VerbMessage, read_throttle
 from bulklane.contracts.start import start_options
 from bulklane.database.accept import Accepted
 from bulklane.database.advance import apply_message
+from bulklane.database.decide import Decided
 from bulklane.database.engine import connect_engine
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.range import count_ranges
 from bulklane.database.retry import Retried
+from bulklane.database.undecided import MOST, Undecided
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.operations.request import InvalidRequest, Problem
 from bulklane.starter.accept import accept_request, retry_job
 from bulklane.starter.channels import ChannelStatus, end_hold, read_channels
+from bulklane.starter.decide import list_undecided, write_decisions
 from bulklane.starter.settings import ChannelsSettings, StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
@@ -224,6 +227,40 @@ class Client:
         """
         return await asyncio.to_thread(end_hold, self.engine, self.registry.channels, name)
 
+    async def undecided(self, job_id: str, *, effect: str | None = None, tenant: str | None = None) -> list[Undecided]:
+        """The deliveries of which nobody can find out whether they happened. Raises JobUnknown."""
+        return await asyncio.to_thread(list_undecided, self.engine, job_id, tenant=tenant, effect=effect)
+
+    async def decide(
+        self,
+        job_id: str,
+        decisions: Sequence[Decision],
+        *,
+        tenant: str | None = None,
+        who: str = "",
+        why: str = "",
+        message_id: str = "",
+    ) -> list[Decided]:
+        """Decide undecided deliveries, each for the doubt that was shown; the job may be over.
+
+        The answers, in the order of the decisions, say what could not be done and why. Raises JobUnknown.
+        """
+        message_id = message_id or str(uuid4())
+        pages = [tuple(decisions[first : first + MOST]) for first in range(0, len(decisions), MOST)]
+        messages = [
+            VerbMessage(
+                f"{message_id}/{number}" if number else message_id,
+                Verb.DECIDE,
+                who or self.who,
+                why,
+                decisions=page,
+            )
+            for number, page in enumerate(pages)
+        ]
+        answers = await asyncio.to_thread(write_decisions, self.engine, job_id, messages, tenant=tenant)
+        await self._nudge(job_id)
+        return answers
+
     async def _say(
         self,
         job_id: str,
@@ -247,11 +284,14 @@ class Client:
                 return apply_message(connection, job.job_no, message)
 
         await asyncio.to_thread(write)
-        # the row is what counts: without the signal the control loop sees it within two seconds
+        await self._nudge(job_id)
+        return await self.get(job_id, tenant=tenant)
+
+    async def _nudge(self, job_id: str) -> None:
+        """The row is what counts: without the signal the control loop sees it within two seconds."""
         with contextlib.suppress(RPCError, RuntimeError, TimeoutError):
             temporal = await self._connected()
             await temporal.get_workflow_handle(job_id).signal("look", rpc_timeout=timedelta(seconds=START_SECONDS))
-        return await self.get(job_id, tenant=tenant)
 
     async def _start(self, accepted: Accepted) -> None:
         """Start the workflow; a start that fails is made up for by the control loop."""

@@ -37,7 +37,7 @@ def _time(value: object) -> str:
 
 def status_json(status: JobStatus) -> dict[str, Any]:
     """A status as JSON values."""
-    return {**asdict(status), "over": status.over}
+    return {**asdict(status), "undecided": status.undecided, "over": status.over}
 
 
 def submission_line(submission: Submission, status: JobStatus) -> str:
@@ -72,6 +72,7 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         ("deliveries", _deliveries(status)),
         ("calls out", f"{status.calls_out:,}" if status.calls_out else ""),
         ("waits for", "; ".join(f"channel {name} is {why}" for name, why in status.waits.items())),
+        ("undecided", f"{status.undecided:,}: see `bulklane undecided {status.job_id}`" if status.undecided else ""),
         ("asked by", asked),
         ("accepted", _at(status.accepted_at, None)),
         ("selected", _at(status.selected_at, status.accepted_at) + (", live up to here" if status.live else "")),

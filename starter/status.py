@@ -67,6 +67,11 @@ class JobStatus:
         """Whether the state is a terminal one."""
         return self.state in OVER_STATES
 
+    @property
+    def undecided(self) -> int:
+        """How many deliveries wait for a decision."""
+        return sum(states.get(DeliveryState.UNDECIDED, 0) for states in self.deliveries.values())
+
 
 def read_status(connection: Connection, job_id: str, tenant: str | None = None) -> JobStatus:
     """The status of a job; raises JobUnknown, also for another tenant's."""

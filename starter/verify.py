@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from bulklane.contracts.effect import idempotency_key, key_prefix
+from bulklane.contracts.effect import DeliveryState, idempotency_key, key_prefix
 from bulklane.database import balance, effect
 from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.selection import StoredSelection, read_selection
@@ -62,6 +62,7 @@ class _Facts:
     leases: int
     owed: int
     generations: int
+    deliveries: Mapping[tuple[str, str], DeliveryState]
     selection: StoredSelection
     checks: list[Check] = field(default_factory=list)
 
@@ -126,6 +127,7 @@ def _read(engine: Engine, registry: Registry, job_id: str) -> _Facts:
             versions=balance.row_versions(connection, operation.records, job.tenant),
             leases=balance.leases_left(connection, job.job_no),
             owed=effect.count_owed(connection, job.job_no),
+            deliveries=balance.delivery_exceptions(connection, job.job_no),
             generations=balance.last_generation(connection, job.job_no),
             selection=selection,
         )
@@ -198,15 +200,22 @@ def _check_provider(facts: _Facts, declared: CallEffect, endpoint: Endpoint) -> 
             applied[record_of[key]] += times
         elif key.startswith(own_prefix) and times:
             extra.add(key)
-    wanted = {key for key in facts.changed if facts.changes[key] > 0}
-    extra |= {key for key in applied if key not in wanted and applied[key] > 0}
+    changed = {key for key in facts.changed if facts.changes[key] > 0}
+    extra |= {key for key in applied if key not in changed and applied[key] > 0}
+    states = {key: state for (effect, key), state in facts.deliveries.items() if effect == declared.name}
+    refused = {key for key in changed if states.get(key) is DeliveryState.REFUSED}
+    undecided = {key for key in changed if states.get(key) is DeliveryState.UNDECIDED}
+    wanted = changed - states.keys()
     once = {key for key in wanted if applied[key] == 1}
     missing = {key for key in wanted if applied[key] == 0}
-    twice = {key for key in wanted if applied[key] > 1}
+    twice = {key for key in changed if applied[key] > 1}
+    denied = {key for key in refused if applied[key] > 0}
     name = f"provider {declared.channel}"
     _add(facts, f"{name}: applied once", len(wanted), len(once))
     _add(facts, f"{name}: missing", 0, len(missing), _examples(missing))
     _add(facts, f"{name}: applied twice", 0, len(twice), _examples(twice))
+    _add(facts, f"{name}: refused, yet applied", 0, len(denied), _examples(denied))
+    _add(facts, f"{name}: undecided", 0, len(undecided), _examples(undecided))
     _add(facts, f"{name}: for other records", 0, len(extra), _examples(extra))
 
 

@@ -99,6 +99,14 @@ class BulkJob:
         """Throttle: rows_per_second, parallelism, then as for pause; or one object, {"lift": true} to lift it."""
         self._hear(Verb.THROTTLE, arguments)
 
+    @workflow.signal
+    def decide(self, *arguments: Any) -> None:
+        """Decide undecided deliveries: one object with effect, key, doubt and verdict (resend, done, give-up).
+
+        Up to 100 at once as a list `decisions` of such objects. Beside them, optional: why, who, message_id.
+        """
+        self._hear(Verb.DECIDE, arguments)
+
     @workflow.query
     def status(self) -> dict[str, Any]:
         """What the job last knew of itself, and what it waits for."""

@@ -40,6 +40,8 @@ def details(job: JobView, waits: Mapping[str, str], ignored: str = "") -> str:
     ]
     if job.calls_out:
         lines.append(f"provider calls still out: {job.calls_out}")
+    if job.undecided:
+        lines.append(f"effects undecided: {job.undecided}; each waits for a decision (the signal `decide`)")
     if job.reason:
         lines.append(f"reason: {job.reason}")
     lines += [f"{stream} waits: {why}" for stream, why in waits.items()]

@@ -13,10 +13,12 @@ from bulklane import (
     Channel,
     Done,
     HttpProvider,
+    HttpSample,
     IndexEffect,
     Operation,
     Records,
     Refused,
+    Reply,
     SearchIndex,
 )
 from examples.flights.development import FLIGHTS
@@ -100,5 +102,10 @@ CHANNELS = [
         ),
         concurrency=20,
         stores_refusals=True,
+        sample=HttpSample(
+            ok=Reply(201, '{"status":"sent","notice":1}'),
+            error=Reply(200, '{"status":"error","code":"no_seat"}'),
+            known=Reply(200, '{"status":"applied","applied":1}'),
+        ),
     ),
 ]

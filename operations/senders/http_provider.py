@@ -1,22 +1,27 @@
 """A provider over HTTP: one POST per record with an idempotency key, and a look-up by key."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.retry_after import retry_after_seconds
-from bulklane.operations.sender import Answer, Call, Held, Later, NoLookUp, Refused, Unknown
+from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp, Refused, Unknown
 
 Judge = Callable[[int, Mapping[str, Any]], Answer | None]
 
 _LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_NO_LOOK_UP = (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE, HTTPStatus.NOT_IMPLEMENTED)
+_NEVER_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _HELD = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -25,8 +30,10 @@ class HttpProvider:
     """How a provider is called.
 
     `judge` reads status and JSON body of an answer with a readable body, and says what it means; None leaves it to the
-    rules of HTTP. `look_up_path` holds `{key}`. `refusals_stored`: a refusal is stored under the key, so that it is
-    definite even after an unanswered call.
+    rules of HTTP: 4xx is a refusal, everything else unknown. `done_if_empty`: the statuses that mean *done* where
+    there is no body (204, for some). `refusing`: 5xx statuses that prove that nothing was done and nothing will be.
+    `look_up_path` holds `{key}`. `call_seconds`: for the connection and for each wait for bytes; the whole call has the
+    channel's.
     """
 
     path: str
@@ -34,6 +41,8 @@ class HttpProvider:
     look_up_path: str | None = None
     judge_look_up: Judge | None = None
     key_header: str = "Idempotency-Key"
+    done_if_empty: frozenset[int] = frozenset()
+    refusing: frozenset[int] = frozenset()
     call_seconds: float = 10.0
 
     def connect(self, endpoint: Endpoint, concurrency: int) -> "HttpProviderSender":
@@ -45,7 +54,7 @@ class HttpProvider:
             headers=headers,
             timeout=self.call_seconds,
             follow_redirects=False,
-            transport=AiohttpTransport(limits=httpx.Limits(max_connections=concurrency)),
+            transport=AiohttpTransport(verify=_trusted(), limits=httpx.Limits(max_connections=concurrency)),
         )
         return HttpProviderSender(self, client)
 
@@ -62,11 +71,11 @@ class HttpProviderSender:
         headers = {self._provider.key_header: call.idempotency_key, "Content-Type": "application/json"}
         try:
             response = await self._client.post(self._provider.path, content=call.body.encode(), headers=headers)
-        except httpx.ConnectError as error:
-            # the connection was never made, so nothing was asked
-            return Later(reason=f"no connection: {_short(error)}")
-        except httpx.HTTPError as error:
-            return Unknown(f"no answer: {_short(error)}")
+        except (httpx.HTTPError, aiohttp.ClientError) as error:
+            if isinstance(error.__cause__, _NEVER_CONNECTED):
+                # the connection was never made, so nothing was asked
+                return Later(reason=f"no connection: {_short(error.__cause__)}")
+            return Unknown(f"no answer: {_short(error.__cause__ or error)}")
         return self._judge(response, self._provider.judge)
 
     async def look_up(self, call: Call) -> Answer | None:
@@ -76,13 +85,16 @@ class HttpProviderSender:
         path = self._provider.look_up_path.format(key=quote(call.idempotency_key, safe=""))
         try:
             response = await self._client.get(path)
-        except httpx.HTTPError as error:
-            raise NoLookUp(f"the look-up failed: {_short(error)}") from None
-        if response.status_code == HTTPStatus.NOT_FOUND:
+        except (httpx.HTTPError, aiohttp.ClientError) as error:
+            return Unknown(f"no answer: {_short(error.__cause__ or error)}")
+        status = response.status_code
+        if status == HTTPStatus.NOT_FOUND:
             return None
-        if response.status_code != HTTPStatus.OK:
-            raise NoLookUp(f"the look-up answered {response.status_code}")
-        return self._judge(response, self._provider.judge_look_up)
+        if status in _NO_LOOK_UP:
+            raise NoLookUp(f"the look-up answered {status}")
+        if status == HTTPStatus.OK or status in _HELD or status in _LATER:
+            return self._judge(response, self._provider.judge_look_up)
+        return Unknown(f"the look-up answered {status}")
 
     async def close(self) -> None:
         """Close the connections."""
@@ -96,25 +108,36 @@ class HttpProviderSender:
             headers = response.headers
             wait = retry_after_seconds(headers.get("Retry-After"), datetime.now(UTC), headers.get("Date"))
             return Later(wait, f"the provider answered {status}")
+        if status in self._provider.done_if_empty and not response.content:
+            return Done(str(status))
         body = _json_object(response)
         judged = None if body is None else judge(status, body)
         if judged is not None:
             return judged
-        if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if status == HTTPStatus.REQUEST_TIMEOUT:
+            # RFC 9110 section 15.5.9: it gave up waiting for the request, or for what stands behind it
+            return Unknown(f"the provider answered {status}")
+        if status in self._provider.refusing or HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
             return Refused(str(status), "the provider refused the request")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return Unknown(f"the provider answered {status}")
         return Unknown(f"the provider answered {status} with a body that doesn't say whether it was done")
 
 
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted; reading them takes a tenth of a second, in which nothing else would run."""
+    return httpx.create_ssl_context()
+
+
 def _json_object(response: httpx.Response) -> Mapping[str, Any] | None:
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     # the class alone: a message may quote addresses with credentials or record content
     return type(error).__name__

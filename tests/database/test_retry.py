@@ -203,3 +203,19 @@ def test_a_retry_and_a_later_job_never_wait_for_each_other(engine: Engine) -> No
     with engine.connect() as connection:
         assert effect.blocked_by(connection, later.job_no, "bookings") is None
         assert effect.blocked_by(connection, first.job_no, "bookings") == later.job_no
+
+
+def test_a_round_after_a_later_jobs_is_not_superseded_by_it(engine: Engine) -> None:
+    """The turn of the round that sent counts, not the job's first one."""
+    job = with_failures(engine, failed=2)
+    later = opened(engine, accepted(engine, parallelism=1))
+    walk(engine, later)
+    look(engine, later)
+    deliver_all(engine, later)
+    assert look(engine, later).state is JobState.COMPLETED
+    second = opened(engine, retry(engine, job).job, "run-2", 2)
+    walk(engine, second, epoch=2)
+    look(engine, second)
+    deliver_all(engine, second, refused=2)
+    assert look(engine, second).state is JobState.COMPLETED_WITH_FAILURES
+    assert retry(engine, second).deliveries == 2

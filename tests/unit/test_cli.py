@@ -27,7 +27,10 @@ from bulklane.starter.pace import Pace, Speed, span
 from bulklane.starter.status import JobStatus
 from bulklane.starter.views import JsonView, LineView
 
-COMMANDS = ("up", "env", "install", "submit", "status", "watch", "pause", "resume", "cancel", "throttle", "verify")
+JOB_COMMANDS = (
+    *("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify", "undecided", "decide"),
+)
+COMMANDS = ("up", "env", "install", *JOB_COMMANDS)
 OURS = ("BULKLANE_", "DATABASE_URL", "TEMPORAL_", "OPENSEARCH_URL")
 ACCEPTED = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 SUBMIT = ("submit", "reschedule_flights", "--tenant", "UA")
@@ -355,3 +358,18 @@ def test_json_lines_come_with_news_only(capsys: pytest.CaptureFixture[str]) -> N
         view.show(0.0, made_status(processed=processed), Speed())
     view.end(made_status())
     assert [json.loads(line)["processed"] for line in shown(capsys).splitlines()] == [0, 5]
+
+
+def test_a_decision_names_one_doubt_or_all() -> None:
+    one = ("--effect", "notice", "--key", "17", "--doubt", "1")
+    for words in ((), one[:4], one[2:], (*one, "--all"), ("--key", "17", "--all")):
+        code, _, complaint = run("decide", "j-1", "--verdict", "resend", *words)
+        assert (code, "--effect, --key and --doubt name one doubt" in complaint) == (2, True)
+    assert run("decide", "j-1", "--verdict", "perhaps", "--all")[0] == 2
+
+
+def test_check_channel_tells_which_channels_there_are() -> None:
+    code, _, complaint = run("check-channel", "mails", BULKLANE_OPERATIONS="examples.flights.operation")
+    assert (code, "known: flights_index, notices" in complaint) == (2, True)
+    code, _, complaint = run("check-channel", "flights_index", BULKLANE_OPERATIONS="examples.flights.operation")
+    assert (code, "search index" in complaint) == (2, True)

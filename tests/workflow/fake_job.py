@@ -127,7 +127,7 @@ class FakeJob:
         if message.message_id in self.messages:
             return
         self.messages[message.message_id] = message
-        if message.verb is not Verb.THROTTLE and self.wish is not Wish.CANCEL:
+        if self.wish is not Wish.CANCEL and message.verb in _WISH_OF:
             self.wish = _WISH_OF[message.verb]
 
     @activity.defn(name=calls.freeze.__name__)

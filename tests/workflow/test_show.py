@@ -36,7 +36,14 @@ async def test_no_search_attribute_is_touched_where_the_server_may_not_know_them
 
 async def test_current_details_tell_what_the_job_waits_for_and_no_longer_when_it_does_not(client: Client) -> None:
     held = DeliverAnswer(DeliverEnd.HELD, 0, "the provider answers 401", 3600.0)
-    job = FakeJob(state=JobState.DELIVERING, released=True, held=True, owed={"notices": 1}, answers={"notices": [held]})
+    job = FakeJob(
+        state=JobState.DELIVERING,
+        released=True,
+        held=True,
+        owed={"notices": 1},
+        answers={"notices": [held]},
+        view={"undecided": 3},
+    )
     async with running(client, job) as handle:
 
         async def tells() -> bool:
@@ -48,6 +55,7 @@ async def test_current_details_tell_what_the_job_waits_for_and_no_longer_when_it
         await until_async(tells, what="the reason")
         assert "**delivering**, round 1, small lane" in await current_details(handle)
         assert "effects owed: 1" in await current_details(handle)
+        assert "effects undecided: 3" in await current_details(handle)
         await handle.signal("look")
         await until_async(tells_no_more, what="no reason left")
 

@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 from bulklane.contracts.effect import DeliverAnswer, DeliverEnd
 from bulklane.contracts.failure import FailureType
 from bulklane.contracts.job import JobState
-from bulklane.contracts.message import Verb, VerbMessage
+from bulklane.contracts.message import Decision, Verb, VerbMessage, Verdict
 from tests.support.waiting import until_async
 from tests.workflow.fake_job import FakeJob
 from tests.workflow.serving import logged, result, running
@@ -117,3 +117,33 @@ async def test_a_verb_that_can_never_be_written_ends_the_job_and_is_not_lost_in_
         await handle.signal("pause")
         with pytest.raises(WorkflowFailureError):
             await result(handle)
+
+
+async def test_decisions_come_through_and_what_cannot_be_read_is_left_out(client: Client) -> None:
+    job = FakeJob(held=True)
+    one = {"effect": "notice", "key": "17", "doubt": 1, "verdict": "resend"}
+    odd = [
+        None, 3, {}, {**one, "doubt": True}, {**one, "doubt": 2**31}, {**one, "doubt": 0}, {**one, "doubt": "1"},
+        {**one, "verdict": "RESEND"}, {**one, "key": 17}, {**one, "key": "NUL \x00"}, {**one, "key": "k" * 5000},
+    ]  # fmt: skip
+    longest = {**one, "effect": "e" * 200, "key": "\u20ac" * 2700}
+    async with running(client, job) as handle:
+        for arguments in ODD_ARGUMENTS:
+            await handle.signal("decide", args=arguments)
+        await handle.signal("decide", {**one, "who": "ann", "why": "seen in their log", "message_id": "m1"})
+        await handle.signal("decide", {"decisions": [*odd, one], "message_id": "m2"})
+        await handle.signal("decide", {"decisions": [longest] * 120, "message_id": "m3"})
+
+        async def heard() -> bool:
+            return "m3" in job.messages
+
+        await until_async(heard, what="the last decisions")
+        job.held = False
+        assert await result(handle) == "completed"
+    decision = Decision("notice", "17", 1, Verdict.RESEND)
+    assert job.messages["m1"] == VerbMessage("m1", Verb.DECIDE, "ann", "seen in their log", decisions=(decision,))
+    assert job.messages["m2"].decisions == (decision,)
+    assert len(job.messages["m3"].decisions) == 100
+    odd_ones = [one for name, one in job.messages.items() if name not in ("m1", "m2", "m3")]
+    assert odd_ones
+    assert all(message.decisions == () for message in odd_ones)

@@ -129,6 +129,8 @@ def upgrade() -> None:
         sa.Column("claimed_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("due", sa.DateTime(timezone=True), nullable=True),
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("attempts_before", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("permitted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("first_sent_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("code", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("answer", sa.Text(), server_default=sa.text("''"), nullable=False),
@@ -143,6 +145,14 @@ def upgrade() -> None:
         unique=False,
         schema="bulklane",
         postgresql_where=sa.text("state IN ('sending', 'later', 'unknown')"),
+    )
+    op.create_index(
+        "delivery_undecided",
+        "delivery",
+        ["job_no", "effect", "key"],
+        unique=False,
+        schema="bulklane",
+        postgresql_where=sa.text("state = 'undecided'"),
     )
     op.create_table(
         "idempotency",
