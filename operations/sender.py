@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from datetime import datetime
+from typing import Any, Protocol, Self, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Document:
-    """The present state of one record for a search index; `source` None: the record is deleted."""
+    """The present state of one record for a search index; `source` None: the record is deleted, since `deleted_at`.
+
+    `id`: the document's in the index, by default the key.
+    """
 
     key: str
     tenant: str
     version: int
     source: Mapping[str, Any] | None
+    id: str = ""
+    deleted_at: datetime | None = None
 
 
 @runtime_checkable
@@ -84,6 +90,9 @@ class IndexSender(Protocol):
 
     async def index(self, documents: Sequence[Document]) -> list[Answer]:
         """Write the documents; one answer each, in their order."""
+
+    def beside(self, index: str) -> Self:
+        """The same for another index of the same system, by its name: one that is being built."""
 
     async def close(self) -> None:
         """Give up connections."""
