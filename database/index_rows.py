@@ -33,7 +33,11 @@ def row_versions(
     """
     owner = key_text([records.tenant], [tenant_type]).collate("C")
     key = key_text(list(records.key), records.key_types).collate("C")
-    statement = select(owner, key, cast(records.row_version, BigInteger)).order_by(owner, key)
+    statement = (
+        select(owner, key, cast(records.row_version, BigInteger))
+        .where(records.tenant.is_not(None))
+        .order_by(owner, key)
+    )
     if tenant is not None:
         statement = statement.where(owned_by(records, tenant))
     with engine.connect() as connection:
@@ -73,11 +77,11 @@ class RowPages:
             cast(records.row_version, BigInteger),
             *(column.label(f"order{n}") for n, column in enumerate(self._order)),
             *(column.label(f"document_{name}") for name, column in document.items()),
-        ).order_by(*self._order)
+        ).where(records.tenant.is_not(None))
 
     def page(self, connection: Connection, cursor: str | None, size: int) -> tuple[list[SourceRow], str | None]:
         """The rows after the cursor (None: from the first on), and the next cursor; None where none are left."""
-        statement = self._statement.limit(size)
+        statement = self._statement.order_by(*self._order).limit(size)
         if cursor is not None:
             # under the columns' own collations, by which their index is unique too: no key is passed over
             statement = statement.where(tuple_(*self._order) > tuple_(*self._values(cursor)))

@@ -108,9 +108,7 @@ def find_rebuild(connection: Connection, channel: str) -> Rebuild | None:
     row = connection.execute(_REBUILD, {"of_channel": channel}).one_or_none()
     if row is None:
         return None
-    return Rebuild(
-        Stage(row.stage), row.present, row.next, row.cursor, row.written, row.who, row.begun_at, row.beat_at
-    )
+    return Rebuild(Stage(row.stage), row.present, row.next, row.cursor, row.written, row.who, row.begun_at, row.beat_at)
 
 
 def begin_rebuild(connection: Connection, channel: str, worker: UUID, *, present: str, to_index: str, who: str) -> bool:

@@ -15,7 +15,7 @@ LONGEST_ID = 512  # bytes (https://docs.opensearch.org/latest/field-types/metada
 
 
 def is_key_global(records: Records) -> bool:
-    """Whether the table declares that two tenants never have the same key, by its primary key or a unique constraint."""
+    """Whether two tenants never have the same key, as the table's primary key or a unique constraint declares."""
     key = {column.name for column in records.key}
     unique = [one.columns for one in records.table.constraints if isinstance(one, UniqueConstraint)]
     unique += [index.columns for index in records.table.indexes if index.unique]

@@ -1,11 +1,11 @@
-"""`bulklane`: the command line. Each command is a function of `stack_commands` or `job_commands`."""
+"""`bulklane`: the command line. Each command is a function of one of the modules `..._commands`."""
 
 import sys
 from pathlib import Path
 
 import typer
 
-from bulklane.starter import job_commands, stack_commands
+from bulklane.starter import index_commands, job_commands, stack_commands
 
 app = typer.Typer(
     name="bulklane",
@@ -30,6 +30,8 @@ for _command in (stack_commands.up, stack_commands.env, stack_commands.install):
     app.command(rich_help_panel="This machine")(_command)
 for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "retry", "verify"):
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
+for _name in ("reconcile", "reindex"):
+    app.command(rich_help_panel="Search indexes")(getattr(index_commands, _name))
 
 
 def main() -> None:

@@ -49,9 +49,11 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
     from bulklane.database.accept import Conflict, JobIdReused, LeaseMissed
     from bulklane.database.engine import DatabaseUnfit
     from bulklane.database.job import JobUnknown
+    from bulklane.database.search_index import RebuildLost
     from bulklane.operations.operation import OperationError, UnknownOperation
     from bulklane.operations.request import InvalidRequest
     from bulklane.stack import StackError
+    from bulklane.starter.reindex import ReindexRunning
     from bulklane.starter.running import NoStack
     from bulklane.starter.verify import NotVerifiable
 
@@ -64,7 +66,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
             return REFUSED, [str(error)]
         case Conflict():
             return CONFLICT, [_conflict(error)]
-        case JobIdReused() | LeaseMissed():
+        case JobIdReused() | LeaseMissed() | ReindexRunning() | RebuildLost():
             return CONFLICT, [str(error)]
         case JobUnknown():
             return UNKNOWN, [f"{str(error).strip()}: `bulklane submit` prints the id of a job"]

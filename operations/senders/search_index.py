@@ -38,8 +38,8 @@ class SearchIndex:
     def __post_init__(self) -> None:
         if self.keep_deleted < SHORTEST_KEPT:
             raise ValueError(
-                f"index {self.alias!r}: keep_deleted is {self.keep_deleted:g} s; at least {SHORTEST_KEPT:g} s are needed,"
-                " since a delayed write must still find the `deleted` document"
+                f"index {self.alias!r}: keep_deleted is {self.keep_deleted:g} s; at least {SHORTEST_KEPT:g} s are"
+                " needed, since a delayed write must still find the `deleted` document"
             )
 
     def connect_index(self, endpoint: Endpoint) -> "SearchIndexSender":
@@ -81,7 +81,9 @@ class SearchIndexSender:
 
     def beside(self, index: str) -> "SearchIndexSender":
         """Writes to an index by its name, with the same client."""
-        return SearchIndexSender(self._client, index, is_alias=False)
+        other = SearchIndexSender(self._client, index, is_alias=False)
+        other._most_bytes = self._most_bytes
+        return other
 
     async def close(self) -> None:
         """Close the connections."""
