@@ -5,7 +5,7 @@ What differs is looked at again in both places: they were not read at the same m
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
@@ -104,17 +104,11 @@ class Reconciler:
             return []
         documents = await self.admin.look(self.index, [one.id for one in batch])
         rows = await asyncio.to_thread(self._versions, batch)
-        return [
-            Found(
-                one.id,
-                one.tenant,
-                one.key,
-                rows.get((one.tenant, one.key)),
-                *documents.get(one.id, (None, False)),
-                one.orphan,
-            )
-            for one in batch
-        ]
+        now = []
+        for one in batch:
+            version, deleted = documents.get(one.id, (None, False))
+            now.append(replace(one, row=rows.get((one.tenant, one.key)), version=version, deleted=deleted))
+        return now
 
     def _versions(self, batch: Sequence[Found]) -> dict[tuple[str, str], int]:
         found: dict[tuple[str, str], int] = {}

@@ -14,7 +14,7 @@ from bulklane.operations.channel import Endpoint
 from bulklane.operations.sender import Answer, Document, Done, Held, Later, Refused, Unknown
 from bulklane.operations.senders.index_line import cut, document_line
 
-MOST_BYTES = 4_000_000
+MOST_BYTES = 1_040_000  # aiohttp warns of bodies beyond 2**20 bytes
 LEAST_BYTES = 50_000
 MOST_DOCUMENTS = 1000
 FRESH_SECONDS = 60.0
