@@ -29,6 +29,8 @@ PAGE = 1000
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 5.0
 MOST_CHECKS = 5
+# so that a search which began before the swap ends before its index goes
+GRACE_SECONDS = 2.0
 
 
 T = TypeVar("T")
@@ -200,6 +202,7 @@ class Reindexer:
         if await self.admin.exists(rebuild.present):
             await self.admin.copy_deleted(rebuild.present, rebuild.next)
             if not self.keep_old:
+                await asyncio.sleep(GRACE_SECONDS)
                 await self.admin.delete(rebuild.present)
         await self._database(lambda c: search_index.end_rebuild(c, self.source.channel, self._worker))
         self.say(f"{rebuild.present} is {'kept, and no longer written to' if self.keep_old else 'deleted'}")
