@@ -8,14 +8,17 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from bulklane.activities import index_delivery
+from bulklane.activities.index_delivery import IndexDelivery
 from bulklane.database import search_index
 from bulklane.operations.channel import Endpoint
+from bulklane.operations.senders import search_index as sending
 from bulklane.operations.senders.index_admin import IndexAdmin
 from bulklane.operations.senders.index_reader import read_index
 from bulklane.operations.senders.search_index import SearchIndexSender
 from bulklane.stack.opensearch import OpenSearchNode
 from tests.database.jobs import stands
-from tests.support.indexed import ALIAS, committed, drained, keys, make_parcels, refused, versions
+from tests.support.indexed import ALIAS, CHANNEL, REGISTRY, committed, drained, keys, make_parcels, refused, versions
 from tests.support.jobs import run
 from tests.support.search_proxy import SearchProxy
 from tests.support.waiting import until_async
@@ -169,11 +172,26 @@ async def test_not_a_number_is_null_and_takes_nobody_with_it(
     job = committed(engine)
     await drained(engine, job, sender)
     assert (live(search_url), refused(engine, job)) == (versions(engine), {})
-    weights, inner = {}, []
+    weights: dict[int, float | None] = {}
+    inner: list[object] = []
     for parcel in values:
         source = httpx.get(f"{search_url}/{ALIAS}/_doc/{parcel}", trust_env=False).json()["_source"]
         weights[parcel], inner = source["weight"], [*inner, source["extra"]["deep"]]
     assert (weights, inner) == ({1: None, 1000: None, 2000: None, 2999: 0.5}, [[None, 1]] * 4)
+
+
+async def test_a_sender_that_was_frozen_sends_nothing_of_what_it_had_read(
+    engine: Engine, search_url: str, sender: SearchIndexSender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_parcels(engine, 10)
+    job = committed(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(sending, "FRESH_SECONDS", -1.0)
+        patched.setattr(index_delivery, "LONGEST_BACKOFF", 0.1)
+        assert await IndexDelivery(engine, REGISTRY, job, CHANNEL, sender).send_some()
+    assert live(search_url) == {}
+    await drained(engine, job, sender)
+    assert live(search_url) == versions(engine)
 
 
 async def test_a_missing_or_blocked_index_holds_the_channel(

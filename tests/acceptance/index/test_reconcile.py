@@ -97,10 +97,11 @@ async def test_a_repair_that_the_index_refuses_is_named(
     assert "mapper_parsing_exception" in found.kept[0][2]
 
 
-class IndexEntries(AddToEntries):
+class IndexEntries(Operation):
     """Keys of two columns, which two tenants have alike."""
 
     name = "index_entries"
+    records = AddToEntries.records
     effects = (IndexEffect("document", "entries", {"amount": entries.c.amount}),)
 
 
@@ -123,10 +124,11 @@ async def test_tenants_with_the_same_keys_have_documents_of_their_own(
     assert [len(read_index(Endpoint(search_url), "entries", tenant)) for tenant in ("acme", "Zoë", "zed")] == [30] * 3
 
 
-class Other(AddToEntries):
+class Other(Operation):
     """Another table on the parcels' channel."""
 
     name = "other"
+    records = AddToEntries.records
     effects = (IndexEffect("document", CHANNEL, {"amount": entries.c.amount}),)
 
 

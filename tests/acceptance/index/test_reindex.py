@@ -1,4 +1,4 @@
-"""An index built anew while jobs write to it and people read it; killed in the middle, and at the head of each stage."""
+"""An index built anew while jobs write to it and people read it; killed in the middle, and before each stage."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ def reindexer(engine: Engine, search_url: str, admin: IndexAdmin, sender: Search
 
 def live(search_url: str) -> dict[str, int]:
     """By key: the version of each document that readers see."""
-    found = {}
+    found: dict[str, int] = {}
     for tenant in ("acme", "still"):
         documents = read_index(Endpoint(search_url), ALIAS, tenant)
         found |= {key: one.version for key, one in documents.items() if not one.deleted}
