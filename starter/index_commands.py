@@ -41,17 +41,20 @@ def reconcile(
 def reindex(
     name: Name,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Don't delete the old index.")] = False,
+    abandon: Annotated[bool, typer.Option("--abandon", help="Give up the one that is under way.")] = False,
     who: Who = None,
     as_json: AsJson = False,
     folder: Folder = DEFAULT_FOLDER,
 ) -> None:
     """Build a search index anew from its table while jobs go on, and put it behind the alias.
 
-    After a kill the same command goes on where it stopped. Exit code 0: done; 1: some documents are refused by the new
-    index, nothing was swapped; 3: it runs already.
+    After a kill the same command goes on where it stopped. Exit code 0: done; 1: something differs still, and where the
+    new index refuses documents it isn't swapped in; 3: it runs already.
     """
     with complaints():
-        _finish(asyncio.run(_reindex(folder, name, who, keep_old=keep_old)), as_json=as_json)
+        compared = asyncio.run(_reindex(folder, name, who, keep_old=keep_old, abandon=abandon))
+        if compared is not None:
+            _finish(compared, as_json=as_json)
 
 
 async def _reconcile(folder: Path, name: str, tenant: str | None, *, repair: bool) -> "Comparison":
@@ -75,14 +78,15 @@ async def _reconcile(folder: Path, name: str, tenant: str | None, *, repair: boo
             ).run()
 
 
-async def _reindex(folder: Path, name: str, who: str | None, *, keep_old: bool) -> "Comparison":
+async def _reindex(folder: Path, name: str, who: str | None, *, keep_old: bool, abandon: bool) -> "Comparison | None":
     from bulklane.starter.index_show import Bar
     from bulklane.starter.reindex import Reindexer
 
     async with _index(folder, name) as (client, source, admin, sender):
         with Bar() as bar:
             by = client.who if who is None else who
-            return await Reindexer(client.engine, source, admin, sender, bar.say, bar.show, by, keep_old).run()
+            reindexer = Reindexer(client.engine, source, admin, sender, bar.say, bar.show, by, keep_old)
+            return await (reindexer.abandon() if abandon else reindexer.run())
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ EXAMPLES = 5
 MEANING = {
     Kind.MISSING: "rows without a document",
     Kind.STALE: "documents older than their row",
-    Kind.AHEAD: "documents newer than their row: it was restored or made anew; raise its row version above theirs",
+    Kind.AHEAD: "documents newer than their row, which was restored or made anew: reindex, or raise its row version",
     Kind.ORPHAN: "documents without a row",
     Kind.REFUSED: "rows whose document the index refuses",
 }

@@ -55,6 +55,12 @@ class Reconciler:
         self.progress(seen)
         return seen
 
+    async def with_row(self, entries: Sequence[Entry]) -> set[str]:
+        """The ids of those whose record has a row."""
+        asked = [Found(one.id, one.tenant, one.key, None, one.version) for one in entries]
+        rows = await asyncio.to_thread(self._versions, asked)
+        return {one.id for one in entries if (one.tenant, one.key) in rows}
+
     async def _differing(self, seen: Comparison) -> AsyncIterator[Found]:
         records = self.source.records
         owner = None if self.tenant is None else tenant_text(records, self.tenant)

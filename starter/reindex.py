@@ -28,7 +28,6 @@ from bulklane.starter.reconcile import Reconciler, write_all
 PAGE = 1000
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 5.0
-MOST_CHECKS = 5
 # so that a search which began before the swap ends before its index goes
 GRACE_SECONDS = 2.0
 
@@ -78,6 +77,20 @@ class Reindexer:
                     await task
             await self._database(lambda c: search_index.leave_rebuild(c, self.source.channel, self._worker))
 
+    async def abandon(self) -> None:
+        """Give up what is being built, while the alias still stands for the present index; raises ReindexRunning."""
+        channel = self.source.channel
+        rebuild = await self._database(lambda c: search_index.find_rebuild(c, channel))
+        if rebuild is None or rebuild.stage in (Stage.SWAPPING, Stage.ENDING):
+            raise ReindexRunning(
+                f"no reindex of {channel} can be abandoned: none is under way, or it is swapped in already"
+            )
+        await self._take_over(rebuild)
+        await self._database(lambda c: search_index.end_rebuild(c, channel, self._worker))
+        await asyncio.sleep(GRACE_SECONDS)
+        await self.admin.delete(rebuild.next)
+        self.say(f"{rebuild.next} is deleted; {rebuild.present} stays")
+
     async def _work(self, rebuild: Rebuild) -> Comparison:
         following = self.sender.beside(rebuild.next)
         stage, compared = rebuild.stage, Comparison()
@@ -91,13 +104,14 @@ class Reindexer:
             stage = await self._begin(Stage.CHECKING)
         if stage is Stage.CHECKING:
             compared = await self._check(following, rebuild)
-            if not compared.equal:
+            # what is ahead of its row is so in the present index too
+            if set(+compared.left) - {Kind.AHEAD}:
                 return compared
             stage = await self._begin(Stage.SWAPPING)
         if stage is Stage.SWAPPING:
             await self._swap(rebuild)
             stage = await self._begin(Stage.ENDING)
-        await self._end(rebuild)
+        await self._end(following, rebuild)
         return compared
 
     async def _claim(self) -> Rebuild:
@@ -175,21 +189,18 @@ class Reindexer:
         return Document(row.key, row.tenant, row.version, row.source, name)
 
     async def _check(self, following: IndexSender, rebuild: Rebuild) -> Comparison:
-        """Until nothing differs: jobs go on meanwhile, and what they write goes to both."""
-        await self.admin.copy_deleted(rebuild.present, rebuild.next)
-        for _ in range(MOST_CHECKS):
-            compared = await Reconciler(
-                self.engine,
-                self.source,
-                self.admin,
-                following,
-                rebuild.next,
-                repair=True,
-                progress=lambda seen: self.progress(f"checks {rebuild.next}", seen.rows),
-            ).run()
-            if compared.equal or compared.left[Kind.REFUSED]:
-                break
-        return compared
+        """Jobs go on meanwhile, and what they write goes to both."""
+        reconciler = Reconciler(
+            self.engine,
+            self.source,
+            self.admin,
+            following,
+            rebuild.next,
+            repair=True,
+            progress=lambda seen: self.progress(f"checks {rebuild.next}", seen.rows),
+        )
+        await self.admin.copy_deleted(rebuild.present, rebuild.next, reconciler.with_row)
+        return await reconciler.run()
 
     async def _swap(self, rebuild: Rebuild) -> None:
         await self.admin.refresh(rebuild.next)
@@ -197,10 +208,11 @@ class Reindexer:
             await self.admin.swap(rebuild.present, rebuild.next)
         self.say(f"{self.source.index.alias} stands for {rebuild.next}")
 
-    async def _end(self, rebuild: Rebuild) -> None:
-        # what was deleted by a sender that didn't know of the new index yet
+    async def _end(self, following: IndexSender, rebuild: Rebuild) -> None:
         if await self.admin.exists(rebuild.present):
-            await self.admin.copy_deleted(rebuild.present, rebuild.next)
+            # what was deleted by a sender that didn't know of the new index yet
+            rows = Reconciler(self.engine, self.source, self.admin, following, rebuild.next)
+            await self.admin.copy_deleted(rebuild.present, rebuild.next, rows.with_row)
             if not self.keep_old:
                 await asyncio.sleep(GRACE_SECONDS)
                 await self.admin.delete(rebuild.present)

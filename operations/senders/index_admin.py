@@ -1,6 +1,6 @@
 """What is done with a whole index: walked, asked by id, purged, built beside another, swapped behind its alias."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -101,16 +101,21 @@ class IndexAdmin:
             if one.get("found")
         }
 
-    async def copy_deleted(self, index: str, following: str) -> int:
-        """Write the `deleted` documents into the following index too, with their versions; how many there are."""
+    async def copy_deleted(
+        self, index: str, following: str, there_again: Callable[[Sequence[Entry]], Awaitable[Container[str]]]
+    ) -> None:
+        """Write the `deleted` documents into the following index too, with their versions.
+
+        But for those, by id, whose record `there_again` says is there again.
+        """
         await self.refresh(index)
-        copied = 0
         query = {"query": {"term": {"deleted": True}}, "sort": [{"tenant": "asc"}, {"key": "asc"}], "version": True}
-        async for hits in self._walk(index, query):
-            lines = [line for hit in hits for line in ({"index": _named(hit)}, hit["_source"])]
-            await self._versioned(following, lines)
-            copied += len(hits)
-        return copied
+        async for hits in self._walk(index, {**query, "docvalue_fields": ["deleted"]}):
+            rows = await there_again([_entry(hit) for hit in hits])
+            gone = [hit for hit in hits if hit["_id"] not in rows]
+            await self._versioned(
+                following, [line for hit in gone for line in ({"index": _named(hit)}, hit["_source"])]
+            )
 
     async def purge(self, index: str, before: datetime) -> int:
         """Remove the `deleted` documents of before that time, unless something newer was written since; how many."""

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 STILL = 300
 
 
-class Killed(BaseException):
+class Killed(RuntimeError):
     """Stands for a process that ends without another word."""
 
 
@@ -189,8 +189,14 @@ async def test_a_second_start_says_so(
     assert (await running).equal
 
 
+@pytest.mark.parametrize("put_right", ["data", "mapping"])
 async def test_a_mapping_that_refuses_documents_is_never_swapped_in(
-    engine: Engine, search_url: str, sender: SearchIndexSender, admin: IndexAdmin, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    search_url: str,
+    sender: SearchIndexSender,
+    admin: IndexAdmin,
+    put_right: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reindex, "GRACE_SECONDS", 0.0)
     await filled(engine, sender, 20)
@@ -208,10 +214,26 @@ async def test_a_mapping_that_refuses_documents_is_never_swapped_in(
     # jobs don't fail by what only the new index refuses
     await drained(engine, committed(engine), sender)
     assert live(search_url) == versions(engine)
-    # put right in the data, it goes on
-    run(engine, "UPDATE parcel SET weight = 1 WHERE parcel = 7")
+    if put_right == "mapping":
+        await reindexer(engine, search_url, admin, sender).abandon()
+        assert not await admin.exists(f"{ALIAS}-v2")
+    else:
+        run(engine, "UPDATE parcel SET weight = 1 WHERE parcel = 7")
     assert (await reindexer(engine, search_url, admin, sender).run()).equal
     assert await admin.present() == f"{ALIAS}-v2"
+    assert live(search_url) == versions(engine)
+
+
+async def test_a_record_that_was_made_anew_under_an_older_version_is_there_again(
+    engine: Engine, search_url: str, sender: SearchIndexSender, admin: IndexAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reindex, "GRACE_SECONDS", 0.0)
+    await filled(engine, sender, 20)
+    await drained(engine, committed(engine, "remove_parcels", selection={"ids": ["1", "2"]}), sender)
+    make_parcels(engine, 1)
+    assert (await reindexer(engine, search_url, admin, sender).run()).equal
+    documents = read_index(Endpoint(search_url), ALIAS, "acme")
+    assert [(documents[key].deleted, documents[key].version) for key in ("1", "2")] == [(False, 1), (True, 4)]
 
 
 async def mapping(search_url: str) -> dict[str, object]:
