@@ -33,6 +33,7 @@ def live(url: str, tenant: str = "acme") -> dict[str, int]:
 
 
 @pytest.mark.case("C04")
+@pytest.mark.slow
 async def test_a_deleted_record_stays_deleted_when_an_upsert_is_late(
     engine: Engine,
     node: OpenSearchNode,
@@ -98,6 +99,7 @@ def test_only_one_process_purges_at_a_time(engine: Engine) -> None:
 
 
 @pytest.mark.case("C31")
+@pytest.mark.slow
 async def test_each_item_of_a_bulk_answer_counts(
     engine: Engine, search_url: str, proxy: SearchProxy, proxied: SearchIndexSender
 ) -> None:
