@@ -16,7 +16,17 @@ from bulklane.database.job import Job
 from bulklane.database.reopened import Reopened, reopened, settle_reopened
 from bulklane.operations.document import make_documents
 from bulklane.operations.operation import IndexEffect, Registry
-from bulklane.operations.sender import Answer, Document, Done, Held, IndexSender, Later, Refused, Unknown
+from bulklane.operations.sender import (
+    Answer,
+    Document,
+    Done,
+    Held,
+    IndexSender,
+    Later,
+    RebuiltIndexSender,
+    Refused,
+    Unknown,
+)
 
 CHUNKS_AT_ONCE = 4
 REOPENED_AT_ONCE = 500
@@ -97,7 +107,8 @@ class IndexDelivery:
 
     async def _index(self, batch: _Batch, places: Sequence[int]) -> list[Answer]:
         documents = [batch.documents[n] for n in places]
-        if batch.following is None:
+        # only a sender that can write to both is ever built anew
+        if batch.following is None or not isinstance(self._sender, RebuiltIndexSender):
             return await self._sender.index(documents)
         beside = self._sender.beside(batch.following)
         here, there = await asyncio.gather(self._sender.index(documents), beside.index(documents))

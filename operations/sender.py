@@ -91,11 +91,16 @@ class IndexSender(Protocol):
     async def index(self, documents: Sequence[Document]) -> list[Answer]:
         """Write the documents; one answer each, in their order."""
 
-    def beside(self, index: str) -> Self:
-        """The same for another index of the same system, by its name: one that is being built."""
-
     async def close(self) -> None:
         """Give up connections."""
+
+
+@runtime_checkable
+class RebuiltIndexSender(IndexSender, Protocol):
+    """An index sender whose index `bulklane reindex` can build anew."""
+
+    def beside(self, index: str) -> Self:
+        """The same for another index of the same system, by its name: one that is being built."""
 
 
 class NoLookUp(RuntimeError):

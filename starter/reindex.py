@@ -19,7 +19,7 @@ from bulklane.database import search_index
 from bulklane.database.index_rows import RowPages, SourceRow
 from bulklane.database.search_index import Rebuild, Stage
 from bulklane.operations.document import document_id, is_key_global
-from bulklane.operations.sender import Document, IndexSender, Refused
+from bulklane.operations.sender import Document, IndexSender, RebuiltIndexSender, Refused
 from bulklane.operations.senders.index_admin import IndexAdmin
 from bulklane.starter.comparison import Comparison, Kind
 from bulklane.starter.index_source import IndexSource
@@ -50,7 +50,7 @@ class Reindexer:
     engine: Engine
     source: IndexSource
     admin: IndexAdmin
-    sender: IndexSender
+    sender: RebuiltIndexSender
     say: Say
     progress: Progress
     who: str = ""

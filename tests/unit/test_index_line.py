@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bulklane.operations.sender import Document
+from bulklane.operations.sender import Document, Done, Held, Later, Refused, Unknown
 from bulklane.operations.senders.index_line import cut, document_line
-from bulklane.operations.senders.search_index import SearchIndex
+from bulklane.operations.senders.search_index import SearchIndex, judge_item
 
 NOON = datetime(2026, 3, 29, 12, 0, 0, 1, tzinfo=UTC)
 
@@ -58,6 +58,24 @@ def test_runs_are_bounded_and_keep_the_order(lines: list[bytes], most_bytes: int
     assert [line for run in runs for line in run] == lines
     assert all(len(run) <= most_lines for run in runs)
     assert all(sum(map(len, run)) <= most_bytes or len(run) == 1 for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "answer"),
+    [
+        (201, "", Done),
+        (409, "version_conflict_engine_exception", Done),
+        (429, "rejected_execution_exception", Later),
+        (429, "cluster_block_exception", Held),
+        (503, "unavailable_shards_exception", Later),
+        (500, "exception", Unknown),
+        (404, "index_not_found_exception", Held),
+        (403, "cluster_block_exception", Held),
+        (400, "mapper_parsing_exception", Refused),
+    ],
+)
+def test_each_item_is_judged_by_itself(status: int, kind: str, answer: type) -> None:
+    assert isinstance(judge_item({"status": status, **({"error": {"type": kind}} if kind else {})}), answer)
 
 
 def test_deleted_documents_are_not_kept_too_short() -> None:
