@@ -53,7 +53,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
     from bulklane.operations.operation import OperationError, UnknownOperation
     from bulklane.operations.request import InvalidRequest
     from bulklane.stack import StackError
-    from bulklane.starter.reindex import ReindexRunning
+    from bulklane.starter.rebuild import ReindexRunning
     from bulklane.starter.running import NoStack
     from bulklane.starter.verify import NotVerifiable
 

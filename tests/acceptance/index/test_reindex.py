@@ -16,10 +16,11 @@ from bulklane.operations.channel import Endpoint
 from bulklane.operations.senders.index_admin import IndexAdmin
 from bulklane.operations.senders.index_reader import read_index
 from bulklane.operations.senders.search_index import SearchIndexSender
-from bulklane.starter import reindex
+from bulklane.starter import rebuild, reindex
 from bulklane.starter.comparison import Comparison, Kind
 from bulklane.starter.index_source import find_source
-from bulklane.starter.reindex import Reindexer, ReindexRunning
+from bulklane.starter.rebuild import ReindexRunning
+from bulklane.starter.reindex import Reindexer
 from tests.support.indexed import ALIAS, CHANNEL, MODULE, REGISTRY, committed, drained, make_parcels, versions
 from tests.support.jobs import run, scalar
 from tests.support.waiting import until, until_async
@@ -167,8 +168,8 @@ async def test_killed_at_the_head_of_a_stage(
 async def test_a_second_start_says_so(
     engine: Engine, search_url: str, sender: SearchIndexSender, admin: IndexAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reindex, "SILENT_SECONDS", 0.8)
-    monkeypatch.setattr(reindex, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(rebuild, "SILENT_SECONDS", 0.8)
+    monkeypatch.setattr(rebuild, "BEAT_SECONDS", 0.1)
     await filled(engine, sender, 20)
     going_on = asyncio.Event()
 
