@@ -26,7 +26,20 @@ from bulklane.starter.pace import Pace, Speed, span
 from bulklane.starter.status import JobStatus
 from bulklane.starter.views import JsonView, LineView
 
-COMMANDS = ("up", "env", "install", "submit", "status", "watch", "pause", "resume", "cancel", "verify")
+COMMANDS = (
+    "up",
+    "env",
+    "install",
+    "submit",
+    "status",
+    "watch",
+    "pause",
+    "resume",
+    "cancel",
+    "verify",
+    "reconcile",
+    "reindex",
+)
 OURS = ("BULKLANE_", "DATABASE_URL", "TEMPORAL_", "OPENSEARCH_URL")
 ACCEPTED = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 SUBMIT = ("submit", "reschedule_flights", "--tenant", "UA")
