@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,10 @@ def _fork(role: str, environment: Mapping[str, str]) -> int:
 
     try:
         main(role)
+    except BaseException:
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(1)
 
 
