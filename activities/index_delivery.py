@@ -1,23 +1,48 @@
 """Deliveries to a search index: committed rows are read again and written with their version."""
 
 import asyncio
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from bulklane.activities.plan import operation_of
 from bulklane.contracts.key import read_key
-from bulklane.database import effect
+from bulklane.database import effect, search_index
 from bulklane.database.document import read_documents
 from bulklane.database.effect import OwedSlice
 from bulklane.database.job import Job
+from bulklane.database.reopened import Reopened, reopened, settle_reopened
+from bulklane.operations.document import make_documents
 from bulklane.operations.operation import IndexEffect, Registry
-from bulklane.operations.sender import Answer, Document, Done, Held, IndexSender, Later, Refused, Unknown
+from bulklane.operations.sender import (
+    Answer,
+    Document,
+    Done,
+    Held,
+    IndexSender,
+    Later,
+    RebuiltIndexSender,
+    Refused,
+    Unknown,
+)
 
 CHUNKS_AT_ONCE = 4
 ASK_SECONDS = 0.02
+REOPENED_AT_ONCE = 500
 SHORTEST_BACKOFF = 0.1
 LONGEST_BACKOFF = 10.0
+# then the rows are read again: what is sent is never old, and the caller gets to look at the job's wish
+TRIES = 5
+FRESH_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class _Batch:
+    documents: list[Document]
+    following: str | None
+    """The index that is being built, which is written to as well."""
 
 
 class IndexDelivery:
@@ -56,58 +81,81 @@ class IndexDelivery:
         """Send what a few chunks owe; False where nothing is owed now, or nothing is to be sent."""
         if self.stopped:
             return False
-        slices = await asyncio.to_thread(self._owed)
+        pieces = await asyncio.to_thread(self._owed)
         # side by side: rows are read and settled while the index works
-        await asyncio.gather(*map(self._send, slices))
-        return bool(slices)
+        await asyncio.gather(*map(self._send, pieces))
+        return bool(pieces)
 
     async def finish(self) -> None:
         """Nothing is kept between two calls."""
 
-    def _owed(self) -> list[OwedSlice]:
+    def _owed(self) -> list[OwedSlice | Reopened]:
         with self._engine.connect() as connection:
-            return effect.owed_slices(connection, self._job.job_no, self._channel, CHUNKS_AT_ONCE)
+            slices = effect.owed_slices(connection, self._job.job_no, self._channel, CHUNKS_AT_ONCE)
+            again = [] if slices else reopened(connection, self._job.job_no, self._channel, REOPENED_AT_ONCE)
+            return [*slices, *again]
 
-    async def _send(self, piece: OwedSlice) -> None:
-        documents = await asyncio.to_thread(self._documents, piece)
-        answers = await self._sender.index(documents)
-        answers = await self._again(documents, answers)
-        if self.held is not None:
+    async def _send(self, piece: OwedSlice | Reopened) -> None:
+        """Send a piece and settle it; where some of it has to be read and sent again, it stays owed."""
+        clock = asyncio.get_running_loop().time
+        read_at = clock()
+        batch = await asyncio.to_thread(self._read, piece)
+        answers: list[Answer] = [Later()] * len(batch.documents)
+        for attempt in range(TRIES):
+            undecided = [n for n, answer in enumerate(answers) if not isinstance(answer, (Done, Refused))]
+            if not undecided:
+                break
+            if attempt:
+                # full jitter: senders that were turned away together don't come back together
+                await asyncio.sleep(random.uniform(0, self._backoff))  # noqa: S311
+                self._backoff = min(LONGEST_BACKOFF, self._backoff * 2)
+            if clock() - read_at > FRESH_SECONDS:
+                return
+            for n, answer in zip(undecided, await self._index(batch, undecided), strict=True):
+                answers[n] = answer
+            held = next((one.reason for one in answers if isinstance(one, Held)), None)
+            if held is not None:
+                self.held = held
+                return
+        if any(isinstance(answer, (Later, Unknown)) for answer in answers):
             return
+        self._backoff = SHORTEST_BACKOFF
         refused = [
             (place, answer.code, answer.reason) for place, answer in enumerate(answers) if isinstance(answer, Refused)
         ]
         await asyncio.to_thread(self._settle, piece, refused)
         self.settled += len(piece.keys)
 
-    async def _again(self, documents: Sequence[Document], answers: list[Answer]) -> list[Answer]:
-        """Send what is not decided again, those items only, until each is done or refused."""
-        while undecided := [n for n, answer in enumerate(answers) if isinstance(answer, (Later, Unknown, Held))]:
-            held = next((one for one in answers if isinstance(one, Held)), None)
-            if held is not None:
-                self.held = held.reason
-                return answers
-            await asyncio.sleep(self._backoff)
-            self._backoff = min(LONGEST_BACKOFF, self._backoff * 2)
-            for n, answer in zip(undecided, await self._sender.index([documents[n] for n in undecided]), strict=True):
-                answers[n] = answer
-        if any(isinstance(answer, Done) for answer in answers):
-            self._backoff = SHORTEST_BACKOFF
-        return answers
+    async def _index(self, batch: _Batch, places: Sequence[int]) -> list[Answer]:
+        documents = [batch.documents[n] for n in places]
+        # only a sender that can write to both is ever built anew
+        if batch.following is None or not isinstance(self._sender, RebuiltIndexSender):
+            return await self._sender.index(documents)
+        beside = self._sender.beside(batch.following)
+        here, there = await asyncio.gather(self._sender.index(documents), beside.index(documents))
+        # what the index that is being built refuses is reported by its builder, and no fault of the job's
+        return [
+            other if isinstance(one, Done) and not isinstance(other, Refused) else one
+            for one, other in zip(here, there, strict=True)
+        ]
 
-    def _documents(self, piece: OwedSlice) -> list[Document]:
+    def _read(self, piece: OwedSlice | Reopened) -> _Batch:
         declared = next(one for one in self._operation.effects if one.name == piece.effect)
         if not isinstance(declared, IndexEffect):
             raise TypeError(f"effect {declared.name} is no IndexEffect")
-        types = self._operation.records.key_types
-        keys = [read_key(key, types) for key in piece.keys]
-        with self._engine.connect() as connection:
-            rows = read_documents(connection, self._operation.records, self._job.tenant, keys, declared.document)
-        return [
-            Document(key, self._job.tenant, *rows.get(key, (version, None)))
-            for key, version in zip(piece.keys, piece.versions, strict=True)
-        ]
+        records, tenant = self._operation.records, self._job.tenant
+        keys = [read_key(key, records.key_types) for key in piece.keys]
+        # one snapshot for the rows and for where they go: see `next_index`
+        with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+            rows = read_documents(connection, records, tenant, keys, declared.document)
+            following = search_index.next_index(connection, self._channel)
+            read_at = search_index.now(connection)
+        wanted = list(zip(piece.keys, piece.versions, strict=True))
+        return _Batch(make_documents(records, tenant, wanted, rows, read_at), following)
 
-    def _settle(self, piece: OwedSlice, refused: list[tuple[int, str, str]]) -> None:
+    def _settle(self, piece: OwedSlice | Reopened, refused: list[tuple[int, str, str]]) -> None:
         with self._engine.begin() as connection:
-            effect.settle_slice(connection, self._job.job_no, self._job.turn, self._channel, piece, refused)
+            if isinstance(piece, Reopened):
+                settle_reopened(connection, self._job.job_no, piece, refused)
+            else:
+                effect.settle_slice(connection, self._job.job_no, self._job.turn, self._channel, piece, refused)

@@ -387,3 +387,20 @@ tenant_load = Table(
     _count("open_jobs"),
     _count("open_records"),
 )
+
+search_index = Table(
+    "search_index",
+    metadata,
+    Column("channel", _bytewise(), primary_key=True),
+    _at("purged_at"),
+    # a reindex under way: where it stands, the index that is built, how far it is filled, who works at it
+    Column("stage", Text),
+    Column("present", Text),
+    Column("next", Text),
+    Column("cursor", _bytewise()),
+    _count("written"),
+    Column("who", Text, nullable=False, server_default=text("''")),
+    _at("begun_at"),
+    Column("worker", Uuid),
+    _at("beat_at"),
+)

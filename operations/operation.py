@@ -71,6 +71,11 @@ class Records:
         return parse_value(tenant, key_type_of(self.tenant))
 
     @cached_property
+    def tenant_type(self) -> KeyType:
+        """The type of the tenant column; raises OperationError."""
+        return key_type_of(self.tenant)
+
+    @cached_property
     def key_types(self) -> tuple[KeyType, ...]:
         """The types of the key columns; raises OperationError for one that can't be walked."""
         return tuple(key_type_of(column) for column in self.key)

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from datetime import datetime
+from typing import Any, Protocol, Self, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Document:
-    """The present state of one record for a search index; `source` None: the record is deleted."""
+    """The present state of one record for a search index; `source` None: the record is deleted, since `deleted_at`.
+
+    `id`: the document's in the index, by default the key.
+    """
 
     key: str
     tenant: str
     version: int
     source: Mapping[str, Any] | None
+    id: str = ""
+    deleted_at: datetime | None = None
 
 
 @runtime_checkable
@@ -87,6 +93,14 @@ class IndexSender(Protocol):
 
     async def close(self) -> None:
         """Give up connections."""
+
+
+@runtime_checkable
+class RebuiltIndexSender(IndexSender, Protocol):
+    """An index sender whose index `bulklane reindex` can build anew."""
+
+    def beside(self, index: str) -> Self:
+        """The same for another index of the same system, by its name: one that is being built."""
 
 
 class NoLookUp(RuntimeError):

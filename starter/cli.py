@@ -9,6 +9,7 @@ from bulklane.starter import (
     channel_commands,
     conformance_command,
     decision_commands,
+    index_commands,
     job_commands,
     stack_commands,
 )
@@ -40,6 +41,8 @@ app.add_typer(channel_commands.app, name="channels", rich_help_panel="Jobs")
 for _decision in (decision_commands.undecided, decision_commands.decide):
     app.command(rich_help_panel="Jobs")(_decision)
 app.command(rich_help_panel="This machine")(conformance_command.check_channel)
+for _name in ("reconcile", "reindex"):
+    app.command(rich_help_panel="Search indexes")(getattr(index_commands, _name))
 
 
 def main() -> None:

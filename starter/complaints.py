@@ -50,10 +50,12 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
     from bulklane.database.accept import Conflict, JobIdReused, LeaseMissed
     from bulklane.database.engine import DatabaseUnfit
     from bulklane.database.job import JobUnknown
+    from bulklane.database.search_index import RebuildLost
     from bulklane.operations.operation import OperationError, UnknownOperation
     from bulklane.operations.request import InvalidRequest
     from bulklane.stack import StackError
     from bulklane.starter.channels import ChannelUnknown
+    from bulklane.starter.rebuild import ReindexRunning
     from bulklane.starter.running import NoStack
     from bulklane.starter.verify import NotVerifiable
 
@@ -66,7 +68,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
             return REFUSED, [str(error)]
         case Conflict():
             return CONFLICT, [_conflict(error)]
-        case JobIdReused() | LeaseMissed():
+        case JobIdReused() | LeaseMissed() | ReindexRunning() | RebuildLost():
             return CONFLICT, [str(error)]
         case JobUnknown():
             return UNKNOWN, [f"{str(error).strip()}: `bulklane submit` prints the id of a job"]

@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 from bulklane.contracts.search_attribute import SEARCH_ATTRIBUTES
 from bulklane.workers.build import SPARE_CONNECTIONS, Parts, build_parts, build_workers, connect_senders
 from bulklane.workers.control_loop import ControlLoop
+from bulklane.workers.deleted_documents import DeletedDocuments
 from bulklane.workers.health import health_endpoint, note_draining
 from bulklane.workers.roles import Role
 from bulklane.workers.settings import WorkerSettings
@@ -63,6 +64,8 @@ async def _serve(parts: Parts, stop: asyncio.Event) -> None:
         if parts.role.control_loop:
             control_loop = ControlLoop(parts.engine, client, parts.timing, parts.process)
             tasks.append(asyncio.create_task(control_loop.run()))
+        if (purging := DeletedDocuments.of(parts)) is not None:
+            tasks.append(asyncio.create_task(purging.run()))
         log.info("serving", role=parts.role.name, process=parts.process)
         await _until_stopped(stop, tasks)
         log.info("draining", role=parts.role.name)

@@ -18,6 +18,7 @@ OWN_FIELDS: Mapping[str, Mapping[str, str]] = {
     "tenant": {"type": "keyword"},
     "row_version": {"type": "long"},
     "deleted": {"type": "boolean"},
+    "deleted_at": {"type": "date"},
 }
 
 
@@ -53,7 +54,7 @@ def read_index(endpoint: Endpoint, alias: str, tenant: str) -> dict[str, Indexed
         index = _behind(client, alias)
         client.indices.refresh(index=index)
         return {
-            hit["_id"]: Indexed(int(hit["_version"]), bool(hit["_source"]["deleted"]))
+            hit["_source"]["key"]: Indexed(int(hit["_version"]), bool(hit["_source"]["deleted"]))
             for hit in _hits(client, index, tenant)
         }
 
@@ -70,7 +71,7 @@ def _hits(client: OpenSearch, index: str, tenant: str) -> Iterator[Mapping[str, 
                 # the key is unique, so no tie-breaker is needed
                 "sort": [{"key": "asc"}],
                 "version": True,
-                "_source": ["deleted"],
+                "_source": ["key", "deleted"],
                 "track_total_hits": False,
                 **({"search_after": after} if after is not None else {}),
             }

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 from temporalio.testing import ActivityEnvironment
 
-from bulklane.activities.deliver import IDLE_SECONDS, Deliver
+from bulklane.activities.deliver import IDLE_LOOK_SECONDS, Deliver
 from bulklane.contracts.effect import DeliverEnd, DeliverRequest
 from bulklane.contracts.job import JobState
 from bulklane.database.job import Job
@@ -26,9 +26,9 @@ from tests.unit.test_flights_provider import Provider, running
 
 COUNT = 60
 HELD_SECONDS = 3.0
-# the bound of the delay: a delivery looks again after IDLE_SECONDS, then a transaction for the claim and the call
+# the bound of the delay: a delivery looks again after IDLE_LOOK_SECONDS, then a transaction for the claim and the call
 # itself; the rest is this machine's load
-DELAY_BOUND = IDLE_SECONDS + 2.0
+DELAY_BOUND = IDLE_LOOK_SECONDS + 2.0
 CHANNEL = channel_of()
 REGISTRY = Registry({"add_to_entries": AddToEntries()}, {"bookings": CHANNEL})
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     DateTime,
+    Delete,
     Double,
     Engine,
     Integer,
@@ -27,6 +28,7 @@ from sqlalchemy import (
     Update,
     cast,
     create_engine,
+    delete,
     func,
     select,
     text,
@@ -73,6 +75,12 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER audit AFTER UPDATE OF n ON counted FOR EACH ROW EXECUTE FUNCTION audit_counted();
+CREATE FUNCTION pause_counted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_sleep(OLD.pause) WHERE OLD.pause > 0;
+  RETURN OLD;
+END $$;
+CREATE TRIGGER pause BEFORE DELETE ON counted FOR EACH ROW EXECUTE FUNCTION pause_counted();
 """
 _numbers = itertools.count(1)
 
@@ -135,7 +143,7 @@ class CountUp(Operation):
     parallelism = 2
     verification = CountingVerification()
 
-    def change(self, parameters: CountParameters) -> Update:
+    def change(self, parameters: CountParameters) -> Update | Delete:
         """One statement."""
         return update(items).values(n=items.c.n + parameters.by)
 
@@ -146,6 +154,17 @@ class CountUpHolding(CountUp):
     name = "count_up_holding"
     effects = (CallEffect("reminder", channel="reminders", body={"record": items.c.item, "n": items.c.n}),)
     hold_lease_until_effects_final = True
+
+
+class CountAway(CountUp):
+    """Deletes the items, and their documents with them."""
+
+    name = "count_away"
+    effects = CountUp.effects[:1]
+
+    def change(self, parameters: CountParameters) -> Delete:
+        """One statement."""
+        return delete(items)
 
 
 def prepare(database_url: str, opensearch_url: str) -> None:
@@ -177,7 +196,7 @@ DEVELOPMENT = Development(
     ],
     index_channels=["counts"],
 )
-OPERATIONS = [CountUp(), CountUpHolding()]
+OPERATIONS = [CountUp(), CountUpHolding(), CountAway()]
 CHANNELS = [
     Channel("counts", SearchIndex(alias="counted")),
     Channel("notices", _calls(), concurrency=20),

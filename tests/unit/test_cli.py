@@ -30,7 +30,7 @@ from bulklane.starter.views import JsonView, LineView
 JOB_COMMANDS = (
     *("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify", "undecided", "decide"),
 )
-COMMANDS = ("up", "env", "install", *JOB_COMMANDS)
+COMMANDS = ("up", "env", "install", "reconcile", "reindex", *JOB_COMMANDS)
 OURS = ("BULKLANE_", "DATABASE_URL", "TEMPORAL_", "OPENSEARCH_URL")
 ACCEPTED = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 SUBMIT = ("submit", "reschedule_flights", "--tenant", "UA")

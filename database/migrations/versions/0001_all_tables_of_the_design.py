@@ -292,6 +292,22 @@ def upgrade() -> None:
         schema="bulklane",
     )
     op.create_table(
+        "search_index",
+        sa.Column("channel", sa.Text(collation="C"), nullable=False),
+        sa.Column("purged_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("stage", sa.Text(), nullable=True),
+        sa.Column("present", sa.Text(), nullable=True),
+        sa.Column("next", sa.Text(), nullable=True),
+        sa.Column("cursor", sa.Text(collation="C"), nullable=True),
+        sa.Column("written", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("who", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("begun_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("worker", sa.Uuid(), nullable=True),
+        sa.Column("beat_at", sa.DateTime(timezone=True), nullable=True),
+        sa.PrimaryKeyConstraint("channel"),
+        schema="bulklane",
+    )
+    op.create_table(
         "search_page",
         sa.Column("selection_no", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("no", sa.Integer(), autoincrement=False, nullable=False),
