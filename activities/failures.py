@@ -11,7 +11,7 @@ from bulklane.contracts.failure import FailureType
 
 
 class Trouble(StrEnum):
-    """What a database error means for the chunk."""
+    """What a database error means for the chunk. Slow: a smaller one has a better chance."""
 
     RECORD = "record"
     SLOW = "slow"
@@ -22,7 +22,9 @@ class Trouble(StrEnum):
 # https://www.postgresql.org/docs/18/errcodes-appendix.html
 _RECORD_CLASSES = ("22", "23")  # data exceptions, integrity constraint violations
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")  # connection, rollback, resources, operator, system
-_PASSING_CODES = ("25P04", "55P03", "55006")  # transaction and lock timeouts, object in use
+_PASSING_CODES = ("25P04", "55006")  # transaction timeout, object in use
+# a smaller chunk meets fewer users, and holds up fewer while it waits
+_SLOW = (errors.QueryCanceled, errors.LockNotAvailable, errors.DeadlockDetected)
 
 
 def trouble_of(error: Exception) -> Trouble:
@@ -35,7 +37,7 @@ def trouble_of(error: Exception) -> Trouble:
     if state is None:
         lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
         return Trouble.PASSING if lost else Trouble.BUG
-    if isinstance(error.orig, errors.QueryCanceled):
+    if isinstance(error.orig, _SLOW):
         return Trouble.SLOW
     if state[:2] in _RECORD_CLASSES:
         return Trouble.RECORD
