@@ -134,7 +134,7 @@ class Walk:
     def _chunk(self) -> None:
         size = self.size.after(self.standing.deaths)
         piece = slice_at(self.selection_no, self.standing.cursor, self.standing.hi, size)
-        if self.standing.deaths > ranges.MOST_DEATHS:
+        if self.standing.deaths > ranges.MOST_BLAMELESS:
             self._fail(piece, "worker_died", f"{self.standing.deaths} workers died at this record")
             return
         began = time.monotonic()
