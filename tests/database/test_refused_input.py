@@ -65,7 +65,7 @@ def assert_command_refused(doors: Doors, operation: str, words: Sequence[str], c
     assert counts(doors.engine) == before
 
 
-EMPTY = [
+EMPTY: list[tuple[Any, str]] = [
     ({}, "selection"), (None, "selection"), ([], "selection"), ({"ids": []}, "selection.ids"),
     ({"ids": None}, "selection.ids"), ({"filter": {}}, "selection.filter"), ({"filter": None}, "selection.filter"),
     ({"ids": [], "filter": {}}, "selection"), ({"all": False}, "selection.all"), ({"all": None}, "selection.all"),
