@@ -13,8 +13,22 @@ from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, event, text
 
 from bulklane.database import range as ranges
 from bulklane.database.engine import connect_engine
+from bulklane.database.job import Job
+from bulklane.database.range import RangeRef
 from bulklane.operations.operation import Registry
-from tests.database.jobs import accepted, common_columns, look, opened, registry_of, rows, simple_operation
+from tests.database.jobs import (
+    REGISTRY,
+    Background,
+    accepted,
+    common_columns,
+    look,
+    opened,
+    registry_of,
+    rows,
+    simple_operation,
+)
+from tests.support.ledgers import amounts, make_entries
+from tests.support.waiting import until
 from tests.support.walking import walk_whole
 
 RECORDS = 50_000
@@ -137,3 +151,23 @@ def test_users_who_write_the_same_rows_in_any_order_are_never_the_victims(engine
     assert rows(engine, "SELECT n, count(*) FROM thing GROUP BY n") == [(jobs, RECORDS)]
     assert rows(engine, "SELECT sum(edits) FROM thing") == [(users.edits,)]
     assert rows(engine, "SELECT count(*) FROM bulklane.outcome") == [(0,)]
+
+
+@pytest.mark.case("C17")
+def test_a_row_that_a_user_holds_holds_up_only_itself(engine: Engine) -> None:
+    keys = make_entries(engine, 300)
+    job = opened(engine, accepted(engine, parallelism=1))
+    held = {"account": keys[57][0], "at": keys[57][1]}
+    with engine.begin() as user:
+        user.execute(text("SELECT 1 FROM entry WHERE account = :account AND booked_at = :at FOR UPDATE"), held)
+        walking = Background(lambda: walk_whole(engine, REGISTRY, job, chunk=50))
+        until(lambda: standing(engine, job) == 57, what="all before it are changed")
+    walking.result()
+    with engine.connect() as connection:
+        assert list(amounts(connection)) == [1] * 300
+
+
+def standing(engine: Engine, job: Job) -> int:
+    """Up to which record the only range is walked."""
+    with engine.connect() as connection:
+        return ranges.read(connection, RangeRef(job.job_no, 1, 0)).cursor
