@@ -29,7 +29,9 @@ _AGES = text(
        FROM pg_stat_activity WHERE application_name LIKE 'bulklane %:%/%' AND xact_start IS NOT NULL"""
 )
 _EDIT = text("UPDATE counted SET pause = pause WHERE item = :item")
-_DONE = "SELECT count(*) FROM bulklane.delivery JOIN bulklane.job USING (job_no) WHERE job_id = :j AND delivery.state = 'done'"
+_DONE = """
+SELECT count(*) FROM bulklane.delivery JOIN bulklane.job USING (job_no) WHERE job_id = :j AND delivery.state = 'done'
+"""
 
 
 @contextmanager
