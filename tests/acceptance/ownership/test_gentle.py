@@ -88,7 +88,6 @@ async def test_nobody_waits_for_what_hangs_outside(local: LocalStack, client: Cl
         assert status.changed == ITEMS
         assert scalar(engine, _DONE, j=job_id) == 0, "they hang"
         hung = time.monotonic() - began
-    print(dict(oldest), max(waits), len(waits), hung)
     assert 0 < oldest["bulk"] < limit
     # nobody calls out from inside a transaction: it would have lasted as long as they hung
     assert max(oldest.values()) < hung / 2
