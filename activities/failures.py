@@ -13,10 +13,14 @@ from bulklane.operations.operation import OperationError
 
 
 class Trouble(StrEnum):
-    """What a database error means for the chunk."""
+    """What a database error means for the chunk. Slow and large: a smaller one has a better chance.
+
+    Locked: others hold its rows; it comes again, smaller too.
+    """
 
     RECORD = "record"
     SLOW = "slow"
+    LOCKED = "locked"
     LARGE = "large"
     PASSING = "passing"
     BUG = "bug"
@@ -25,8 +29,9 @@ class Trouble(StrEnum):
 # https://www.postgresql.org/docs/18/errcodes-appendix.html
 _RECORD_CLASSES = ("22", "23")  # data exceptions, integrity constraint violations
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")  # connection, rollback, resources, operator, system
-_PASSING_CODES = ("55P03", "55006")  # lock timeout, object in use
+_PASSING_CODES = ("55006",)  # object in use
 TRANSACTION_TIMEOUT = "25P04"
+_LOCKED = (errors.LockNotAvailable, errors.DeadlockDetected)
 
 
 def trouble_of(error: Exception) -> Trouble:
@@ -44,6 +49,8 @@ def trouble_of(error: Exception) -> Trouble:
     if state is None:
         lost = error.connection_invalidated or isinstance(error, (OperationalError, InterfaceError))
         return Trouble.PASSING if lost else Trouble.BUG
+    if isinstance(error.orig, _LOCKED):
+        return Trouble.LOCKED
     if isinstance(error.orig, errors.QueryCanceled) or state == TRANSACTION_TIMEOUT:
         return Trouble.SLOW
     if state[:2] in _RECORD_CLASSES:

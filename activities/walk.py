@@ -119,7 +119,7 @@ class Walk:
         self._told = why
 
     def _chunk(self, size: int) -> None:
-        if self.standing.deaths > ranges.MOST_DEATHS:
+        if self.standing.deaths > ranges.MOST_BLAMELESS:
             self._die_no_more(size)
             return
         piece = None
@@ -149,7 +149,9 @@ class Walk:
         else:
             # A wait for a lock ends before the statement's time is up, and is told by its own code. Who is cancelled
             # before that was cancelled by somebody: the chunk was not too large.
-            if trouble is Trouble.SLOW and records and seconds >= self.timing.statement_timeout:
+            slow = trouble is Trouble.SLOW and seconds >= self.timing.statement_timeout
+            # a smaller chunk meets fewer users, and holds up fewer while it waits
+            if records and (slow or trouble is Trouble.LOCKED):
                 self.size.halve(records)
             raise error
 
@@ -163,7 +165,7 @@ class Walk:
             with self._transaction() as connection:
                 moved = self.course.apply_to_good(connection, self.standing, piece)
         except SQLAlchemyError as again:
-            if trouble_of(again) is Trouble.PASSING:
+            if trouble_of(again) in (Trouble.PASSING, Trouble.LOCKED):
                 raise
             if broken_rule(again) in (rule, None):
                 self.unasked.add(rule)

@@ -12,6 +12,8 @@ _ONE = and_(
     range_.c.no == bindparam("of_no"),
 )
 MOST_DEATHS = 5
+# of a record that stands alone, the first death may be chance too
+MOST_BLAMELESS = MOST_DEATHS + 1
 LARGEST_CHUNK = 5000
 _SHRINK = 6
 
@@ -86,7 +88,7 @@ class Counters:
 
 # An epoch that ended without progress and without saying so is a death of the chunk at its cursor. From then on, until
 # the records that it may have been about are passed, each disorderly end narrows them down. Only a record that stood
-# alone, and at which an epoch ended without any progress, is blamed: workers may be killed for reasons of their own.
+# alone, and at which two epochs ended without any progress, is blamed: workers may be killed for reasons of their own.
 _STUCK = range_.c.epoch_cursor == range_.c.cursor
 _SUSPECTED = range_.c.cursor < func.coalesce(range_.c.suspect_to, 0)
 _DIED = and_(range_.c.epoch > 0, ~range_.c.orderly, or_(_STUCK, _SUSPECTED))

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from bulklane.contracts.message import MOST_PARALLELISM
 from bulklane.operations.filter import InvalidFilter, read_filter
 from bulklane.operations.live import NotLive, check_operation_live
 from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
+from bulklane.operations.parameter_value import no_instants, not_finite
 from bulklane.operations.search_query import InvalidQuery, check_query
 
 MOST_IDS = 1_000_000
@@ -233,15 +235,28 @@ def _parameters(value: object, operation: Operation, problems: list[Problem]) ->
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         # jsonb takes no NUL; an escaped backslash before `u0000` is no such escape
         if _storable(text) and "\\u0000" not in text.replace("\\\\", ""):
-            return _adapter(operation).validate_json(text, strict=True)
+            return _instants(_adapter(operation), text, problems)
         problems.append(Problem("parameters", "hold a NUL character or half a surrogate pair"))
     except ValidationError as error:
         for one in error.errors(include_url=False, include_context=False):
             path = ".".join(["parameters", *map(str, one["loc"])])
             problems.append(Problem(path, f"{shown(one['input'])}: {one['msg']}"))
     except (TypeError, ValueError, RecursionError) as error:
-        problems.append(Problem("parameters", f"are not JSON: {error}"))
+        problems.append(Problem(_place(value), f"are not JSON: {error}"))
     return None
+
+
+def _instants(adapter: TypeAdapter[Any], text: str, problems: list[Problem]) -> Any:
+    parameters = adapter.validate_json(text, strict=True)
+    found = no_instants(adapter.dump_python(parameters), json.loads(text), "parameters")
+    problems.extend(Problem(path, message) for path, message in found)
+    return parameters
+
+
+def _place(value: object) -> str:
+    with suppress(RecursionError):
+        return next(not_finite(value, "parameters"), "parameters")
+    return "parameters"
 
 
 _SELECTIONS = {

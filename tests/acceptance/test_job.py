@@ -22,6 +22,7 @@ async def test_a_small_job_goes_through_the_small_lane(
     assert_balance(local, flights_engine, job_id)
 
 
+@pytest.mark.case("C42")
 async def test_ids_are_folded_and_strangers_not_found(
     local: LocalStack, client: Client, flights_engine: Engine
 ) -> None:

@@ -70,6 +70,7 @@ async def test_before_the_gate(local: LocalStack, client: Client, flights_engine
     await assert_done(local, client, flights_engine, job_id)
 
 
+@pytest.mark.case("C20")
 @pytest.mark.parametrize("point", ["after apply", "before commit", "in freeze"])
 async def test_in_the_bulk_worker(local: LocalStack, client: Client, flights_engine: Engine, point: str) -> None:
     with held_at(flights_engine, point):
@@ -78,6 +79,7 @@ async def test_in_the_bulk_worker(local: LocalStack, client: Client, flights_eng
     await assert_done(local, client, flights_engine, job_id)
 
 
+@pytest.mark.case("C20")
 async def test_after_commit(local: LocalStack, client: Client, flights_engine: Engine) -> None:
     with held_rows(flights_engine, TENANT, shares=(0.9,)) as release:
         job_id = await submit(client, TENANT, parallelism=1)

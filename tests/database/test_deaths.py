@@ -29,7 +29,7 @@ def die_at(engine: Engine, job: Job, killer: int, epoch: int) -> bool:
         plan, stored = plan_chunks(connection, REGISTRY, job)
     while True:
         piece = slice_at(stored.selection_no, standing.cursor, standing.hi, largest_after(standing.deaths))
-        if standing.deaths > ranges.MOST_DEATHS and piece.lo == killer:
+        if standing.deaths > ranges.MOST_BLAMELESS and piece.lo == killer:
             return False
         if piece.lo <= killer < piece.hi:
             return True

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Engine, update
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from bulklane.activities.segment import Segment
+from bulklane.contracts.failure import FailureType
 from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentRequest
 from bulklane.database.job import Job
@@ -27,6 +29,18 @@ def segment_activity(
     environment.info = replace(environment.info, current_attempt_scheduled_time=datetime.now(UTC))
     segment = Segment(engine, registry, timing or Timing(), "test", **parts)
     return environment.run(segment.segment, SegmentRequest(job.job_no, job.round, range_no, 5.0))
+
+
+def range_ended(
+    engine: Engine, registry: Registry, job: Job, range_no: int, timing: Timing | None, **parts: Any
+) -> bool:
+    """Whether one more segment came to the range's end; trouble that passes is tried again, as Temporal does."""
+    try:
+        return bool(segment_activity(engine, registry, job, range_no, timing, **parts).end == "done")
+    except ApplicationError as error:
+        if error.type != FailureType.DATABASE_TROUBLE:
+            raise
+        return False
 
 
 def walk_whole(
@@ -48,7 +62,7 @@ def walk_whole(
 
     def walk(number: int) -> None:
         try:
-            while segment_activity(engine, registry, job, number, timing, **parts).end != "done":
+            while not range_ended(engine, registry, job, number, timing, **parts):
                 pass
         except BaseException as error:
             failures.append(error)

@@ -197,7 +197,7 @@ BAD_PARAMETERS: list[tuple[object, str]] = [
     ({"note": "a\x00b"}, "parameters"),
     ({"a\x00": "b"}, "parameters"),
     ({"note": "\ud800"}, "parameters"),
-    ({"note": float("nan")}, "parameters"),
+    ({"note": float("nan")}, "parameters.note"),
     ({"note": {1, 2}}, "parameters"),
     ({"amount": 10**5000}, "parameters"),
     (None, "parameters"),

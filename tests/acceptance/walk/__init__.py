@@ -1,0 +1,1 @@
+"""Cases of the walk that need real workers and real histories; nothing outside is owed, so no search engine runs."""
