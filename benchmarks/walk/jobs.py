@@ -41,15 +41,16 @@ class Walked:
     """Of each bulk worker: resident kilobytes when a tenth was walked, and at the end."""
 
 
-def walk(local: LocalStack, engine: Engine, operation: str, **options: Any) -> Walked:
+def walk(local: LocalStack, engine: Engine, operation: str, *, live: bool = False, **options: Any) -> Walked:
     """Walk the whole table. Its effects stay owed: no worker is there to send them beside the next contender."""
-    return asyncio.run(_walk(local, engine, operation, options))
+    return asyncio.run(_walk(local, engine, operation, live, options))
 
 
-async def _walk(local: LocalStack, engine: Engine, operation: str, options: Mapping[str, Any]) -> Walked:
+async def _walk(local: LocalStack, engine: Engine, operation: str, live: bool, options: Mapping[str, Any]) -> Walked:
     early: dict[str, int] = {}
+    selection = {"all": True, "live": live}
     async with Client.connect() as client, asyncio.timeout(_DEADLINE):
-        job = await client.submit(operation, tenant=TENANT, selection={"all": True}, **options)
+        job = await client.submit(operation, tenant=TENANT, selection=selection, **options)
         while (status := await client.get(job.job_id)).state in ("accepted", "opening", "freezing", "walking"):
             if not early and status.total and status.processed > status.total / 10:
                 early = memory(local)

@@ -17,6 +17,7 @@ from tests.unit.test_flights_provider import Provider
 NOTICES = HttpProvider(
     path="/notices", judge=judge_notice, look_up_path="/notices/by-key/{key}", judge_look_up=judge_look_up
 )
+_UNBLOCK = text("UPDATE bulklane.channel_limit SET blocked_until = NULL")
 _DUE = text("UPDATE bulklane.delivery SET due = now(), claimed_until = now()")
 _OPEN = "SELECT count(*) FROM bulklane.delivery WHERE state IN ('sending', 'later', 'unknown')"
 
@@ -52,9 +53,10 @@ def deliver_all(engine: Engine, job: Job, url: str, channel: Channel, most: int 
 
 
 def make_due(engine: Engine) -> None:
-    """No backoff and no dead sender's claim is waited for."""
+    """No backoff, no block of the channel and no dead sender's claim is waited for."""
     with engine.begin() as connection:
         connection.execute(_DUE)
+        connection.execute(_UNBLOCK)
 
 
 def keys_of_job(engine: Engine, job: Job) -> dict[str, str]:

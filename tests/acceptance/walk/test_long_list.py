@@ -17,7 +17,6 @@ from tests.support.plain import MOST, make_plain
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 IDS = 300_000
-FAILING = 1_000
 LARGEST_EVENT = 256 * 1024
 HEALTH_SECONDS = 1.0
 OF_TENANT = "SELECT count(*) FROM plain WHERE tenant = :t AND n = 1"
@@ -83,10 +82,10 @@ async def test_300_000_uuids_that_nobody_has(local: LocalStack, client: Client, 
 
 @pytest.mark.case("C39")
 async def test_records_that_all_fail(local: LocalStack, client: Client, engine: Engine) -> None:
-    await asyncio.to_thread(make_plain, engine, "failing", FAILING, n=MOST - 1)
+    await asyncio.to_thread(make_plain, engine, "failing", IDS, n=MOST - 1)
     submitted = await client.submit("count_plain", tenant="failing", selection={"all": True})
     status = await finished(client, submitted.job_id)
-    assert (status.state, status.failed) == ("completed_with_failures", FAILING)
+    assert (status.state, status.failed) == ("completed_with_failures", IDS)
     for history in await runs(submitted.job_id):
         assert largest_event(history) < 16 * 1024
 
