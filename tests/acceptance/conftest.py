@@ -1,25 +1,21 @@
 """One whole local stack for the acceptance tests: real servers, worker processes of every role, the flights example."""
 
-import os
-import tempfile
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from bulklane import Client
-from bulklane.database.engine import connect_engine
-from bulklane.starter.local import LocalStack, local_stack
-from bulklane.starter.settings import StackSettings
+from bulklane.starter.local import LocalStack
+from tests.support.stacks import engine_on, stack_of
 
 # shorter than in production, so that what waits for them is seen soon; in the same relation
 QUICK_TIMES = {
     "BULKLANE_HEARTBEAT_TIMEOUT": "2",
     "BULKLANE_SEGMENT": "2",
     "BULKLANE_SUSPECT_AFTER": "11",
-    "BULKLANE_SMALL_MAX_RECORDS": "100",
 }
+SHARED = {"BULKLANE_SMALL_MAX_RECORDS": "100"}
 
 
 @pytest.fixture(scope="session")
@@ -31,23 +27,15 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def local() -> Iterator[LocalStack]:
     """The running stack; its environment is this process's own."""
-    with tempfile.TemporaryDirectory(prefix="bl-", dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        settings = StackSettings(folder=Path(folder), operations="examples.flights.operation")
-        with local_stack(settings, worker_environment=QUICK_TIMES) as started:
-            before = dict(os.environ)
-            os.environ.update(started.environment | {"BULKLANE_SMALL_MAX_RECORDS": "100"})
-            yield started
-            os.environ.clear()
-            os.environ.update(before)
+    with stack_of("examples.flights.operation", QUICK_TIMES, SHARED) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
 def flights_engine(local: LocalStack) -> Iterator[Engine]:
     """An engine on the stack's database."""
-    engine = connect_engine(local.addresses.database_url, role="test", pool_size=10)
-    yield engine
-    engine.dispose()
+    with engine_on(local) as made:
+        yield made
 
 
 @pytest.fixture

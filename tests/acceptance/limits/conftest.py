@@ -1,18 +1,14 @@
 """A stack of these tests' own: two provider channels, no search engine, and more effect workers where a test asks."""
 
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
-from bulklane.database.engine import connect_engine
-from bulklane.starter.local import LocalStack, local_stack
-from bulklane.starter.settings import StackSettings
+from bulklane.starter.local import LocalStack
 from tests.support.calling import MODULE, Ledger
+from tests.support.stacks import engine_on, stack_of
 
 SHARED = {"BULKLANE_SMALL_MAX_RECORDS": "100"}
 # the relation of production, shorter
@@ -30,23 +26,15 @@ Workers = Callable[..., AbstractContextManager[list[str]]]
 @pytest.fixture(scope="package")
 def local() -> Iterator[LocalStack]:
     """The running stack; its environment is this process's own."""
-    with tempfile.TemporaryDirectory(prefix="bl-", dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        settings = StackSettings(folder=Path(folder), operations=MODULE, bulk_workers=1, connection_budget=190)
-        with local_stack(settings, worker_environment={**SHARED, **OF_WORKERS}) as started:
-            before = dict(os.environ)
-            os.environ.update(started.environment | SHARED)
-            yield started
-            os.environ.clear()
-            os.environ.update(before)
+    with stack_of(MODULE, OF_WORKERS, SHARED, bulk_workers=1, connection_budget=190) as started:
+        yield started
 
 
 @pytest.fixture(scope="package")
 def engine(local: LocalStack) -> Iterator[Engine]:
     """An engine on the stack's database."""
-    made = connect_engine(local.addresses.database_url, role="test", pool_size=10)
-    yield made
-    made.dispose()
+    with engine_on(local) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A stack of these tests' own: an operation that owes nothing, short segments, and histories that fill up soon."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +8,16 @@ import pytest
 from sqlalchemy import Engine
 
 from bulklane.contracts.search_attribute import SEARCH_ATTRIBUTES
-from bulklane.database.engine import connect_engine
 from bulklane.stack import free_port
 from bulklane.stack.temporal import TemporalServer
-from bulklane.starter.local import LocalStack, local_stack
-from bulklane.starter.settings import StackSettings
+from bulklane.starter.local import LocalStack
 from tests.support import plain
+from tests.support.stacks import engine_on, stack_of
 
 # events, after which the server suggests a new run; 4,096 by default
 SHORT_HISTORY = 60
-QUICK_TIMES = {"BULKLANE_HEARTBEAT_TIMEOUT": "2", "BULKLANE_SEGMENT": "0.5", "BULKLANE_SMALL_MAX_RECORDS": "100"}
+SHARED = {"BULKLANE_SMALL_MAX_RECORDS": "100"}
+QUICK_TIMES = {"BULKLANE_HEARTBEAT_TIMEOUT": "2", "BULKLANE_SEGMENT": "0.5"}
 
 
 @pytest.fixture(scope="package")
@@ -45,22 +44,13 @@ def health_ports() -> dict[str, int]:
 def local(temporal_address: str, health_ports: dict[str, int]) -> Iterator[LocalStack]:
     """The running stack, with one bulk worker; its environment is this process's own."""
     ports = {role: {"BULKLANE_HEALTH_PORT": str(port)} for role, port in health_ports.items()}
-    with tempfile.TemporaryDirectory(prefix="bl-", dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        settings = StackSettings(
-            folder=Path(folder), operations=plain.MODULE, bulk_workers=1, TEMPORAL_ADDRESS=temporal_address
-        )
-        with local_stack(settings, worker_environment=QUICK_TIMES, role_environment=ports) as started:
-            before = dict(os.environ)
-            os.environ.update(started.environment | {"BULKLANE_SMALL_MAX_RECORDS": "100"})
-            yield started
-            os.environ.clear()
-            os.environ.update(before)
+    options = {"bulk_workers": 1, "TEMPORAL_ADDRESS": temporal_address}
+    with stack_of(plain.MODULE, QUICK_TIMES, SHARED, ports, **options) as started:
+        yield started
 
 
 @pytest.fixture(scope="package")
 def engine(local: LocalStack) -> Iterator[Engine]:
     """An engine on the stack's database."""
-    made = connect_engine(local.addresses.database_url, role="test", pool_size=10)
-    yield made
-    made.dispose()
+    with engine_on(local) as made:
+        yield made
