@@ -4,9 +4,10 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 
 from bulklane.database.migrate import migrate
 from bulklane.stack import Postgres
@@ -40,7 +41,7 @@ def make_template(server_url: str) -> None:
 def fresh_database(server_url: str, template: str = TEMPLATE) -> Iterator[str]:
     """The URL of a database of one's own; dropped afterwards."""
     name = f"test_{next(_numbers)}"
-    _administer(server_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    _administer(server_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
     try:
         yield with_database(server_url, name)
     finally:
@@ -53,7 +54,10 @@ def with_database(server_url: str, name: str) -> str:
 
 
 def _administer(server_url: str, statement: str) -> None:
-    engine: Engine = create_engine(server_url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
+    with _administrator(server_url).connect() as connection:
         connection.execute(text(statement))
-    engine.dispose()
+
+
+@cache
+def _administrator(server_url: str) -> Engine:
+    return create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
