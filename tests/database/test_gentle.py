@@ -126,6 +126,7 @@ def listed_things(engine: Engine) -> Registry:
     return registry
 
 
+@pytest.mark.slow
 @pytest.mark.case("C33")
 def test_users_who_write_the_same_rows_in_any_order_are_never_the_victims(engine: Engine, database_url: str) -> None:
     registry = listed_things(engine)

@@ -238,6 +238,8 @@ MIXED = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.case("C28")
 @pytest.mark.parametrize("options", [["--key-lifetime", "0"], ["--key-lifetime", "0", "--no-look-up"]], ids=len)
 def test_without_keys_nothing_is_applied_twice_and_every_doubt_is_listed(
     engine: Engine, tmp_path_factory: pytest.TempPathFactory, options: list[str]
