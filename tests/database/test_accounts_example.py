@@ -20,8 +20,8 @@ def ready(engine: Engine) -> None:
 def test_the_tenants_dormant_accounts_are_closed_and_told(engine: Engine) -> None:
     ready(engine)
     selection = {"filter": {"field": "state", "op": "=", "value": "dormant"}}
-    request = {"operation": "close_accounts", "selection": selection, "parameters": {"reason": "dormant"}}
-    walk(engine, opened(engine, accepted(engine, registry=REGISTRY, **request)), registry=REGISTRY)
+    job = accepted(engine, registry=REGISTRY, selection=selection, parameters={"reason": "dormant"})
+    walk(engine, opened(engine, job), registry=REGISTRY)
     states = rows(engine, "SELECT company, state, row_version FROM account ORDER BY account_id")
     assert states == [("acme", "closed", 2), ("acme", "closed", 2), ("acme", "open", 1), ("other", "dormant", 1)]
     assert rows(engine, "SELECT channel, sum(size)::int FROM bulklane.owed GROUP BY channel") == [("mailing", 2)]
