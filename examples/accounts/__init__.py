@@ -1,1 +1,1 @@
-"""The operation of the README."""
+"""The operations of the README, and how to run them on one machine."""

@@ -12,10 +12,16 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_operation_is_the_example() -> None:
-    block = README.split("```python\n")[1].split("```")[0]
-    assert block == (ROOT / "examples/accounts/operation.py").read_text()
-    assert list(load_registry(["examples.accounts.operation"]).operations) == ["close_accounts"]
+def test_the_code_is_the_example() -> None:
+    blocks = [block.split("```")[0] for block in README.split("```python\n")[1:]]
+    files = [ROOT / "examples/accounts" / name for name in ("operation.py", "tidy.py", "start.py")]
+    assert blocks == [path.read_text() for path in files]
+
+
+def test_the_example_loads() -> None:
+    registry = load_registry(["examples.accounts.development"])
+    assert sorted(registry.operations) == ["close_accounts", "tidy_addresses"]
+    assert list(registry.channels) == ["mailing"]
 
 
 def test_every_make_target_is_there() -> None:
@@ -29,6 +35,7 @@ def test_every_command_is_there() -> None:
     named = set(re.findall(r"(?:`|bin/|^)bulklane ([a-z]+)", README, re.MULTILINE)) | set(
         re.findall(r"also: ([a-z, ]+)", README)[0].split(", ")
     )
+    assert {"reindex", "decide", "verify"} <= named
     assert {name for name in named if name not in help_text} == set()
 
 

@@ -96,6 +96,17 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_to_a_section_find_it(path: Path) -> None:
+    missing = []
+    for page, section in re.findall(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)", path.read_text()):
+        titles = re.findall(r"^#+ (.+)$", (path.parent / page if page else path).read_text(), re.MULTILINE)
+        # as GitHub makes them
+        anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        missing += [] if section in anchors else [f"{page}#{section}"]
+    assert missing == []
+
+
 def test_every_decision_is_in_the_index_in_its_order() -> None:
     index = (ROOT / "docs/decisions/README.md").read_text()
     listed = re.findall(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+) \|$", index, re.MULTILINE)
