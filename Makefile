@@ -8,7 +8,7 @@ LOCKS := requirements/dev.txt requirements/build.txt
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check lease-model cases chaos-effects bench bench-walk clean lock
+.PHONY: help demo up test check lease-model cases chaos-effects bench bench-walk bench-effects clean lock
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,10 +38,13 @@ cases: $(INSTALLED)  ## The cases of the public failure reports, a line each, an
 chaos-effects: $(INSTALLED)  ## 5,000 effects on each kind of provider, with faults and killed workers
 	$(PYTEST) -m chaos tests/acceptance/effects
 
-bench: bench-walk  ## All the benchmarks
+bench: bench-walk bench-effects  ## All the benchmarks
 
 bench-walk: $(INSTALLED)  ## The walk beside one UPDATE, bare statements and plain Temporal
 	$(BIN)/python -m benchmarks.walk
+
+bench-effects: $(INSTALLED)  ## Provider calls and documents beside senders that record nothing
+	$(BIN)/python -m benchmarks.effects
 
 lock: $(INSTALLED)  ## Lock the versions again, with hashes
 	$(BIN)/pip install --quiet uv

@@ -44,7 +44,7 @@ class PaceLimits:
     connections_slow: float = 0.85
     connections_hold: float = 0.95
     slow_rows_per_second: float = 500.0
-    debt_limit: int = 50_000
+    debt_limit: int = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ plain = Table(
 _TAKE_TIME = """
 CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN PERFORM pg_sleep(NEW.pause); RETURN NEW; END $$;
-CREATE TRIGGER takes_time BEFORE UPDATE ON plain FOR EACH ROW WHEN (NEW.pause > 0) EXECUTE FUNCTION take_time()
+CREATE TRIGGER takes_time AFTER UPDATE ON plain FOR EACH ROW WHEN (NEW.pause > 0) EXECUTE FUNCTION take_time()
 """
 _INSERT = text(
     "INSERT INTO plain (tenant, n, pause) SELECT :tenant, :n, :pause FROM generate_series(1, :count) RETURNING id"
