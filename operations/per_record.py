@@ -23,6 +23,8 @@ class Skip:
     """The record stays as it is; the reason is stored, shown, and part of histories: no record content in it."""
 
     reason: str
+    kind: ClassVar[str] = "skipped"
+    code: ClassVar[str] = ""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Fail:
 
     code: str
     reason: str
+    kind: ClassVar[str] = "failed"
 
 
 Answer = Mapping[str, Any] | Skip | Fail
