@@ -31,6 +31,10 @@ _OWED = select(owed.c.effect, owed.c.channel, owed.c["keys"], owed.c.bodies).whe
 # a deferred constraint is looked at by the commit, which never comes
 _CHECK_DEFERRED = text("SET CONSTRAINTS ALL IMMEDIATE")
 
+_LOCKED = (
+    "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither waits long nor"
+    " skips it: try again"
+)
 Apply = Callable[[Connection, ChunkPlan, RangeRef, int, Slice], ChunkResult | None]
 
 
@@ -93,28 +97,22 @@ class Trial:
             return self._troubled(error, keys)
 
     def _troubled(self, error: Exception, keys: Sequence[Key]) -> list[SampledRecord]:
-        trouble = trouble_of(error)
-        if trouble is Trouble.LOCKED:
-            raise TrialHeldUp(
-                "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither"
-                " waits long nor skips it: try again"
-            ) from None
-        if trouble is Trouble.RECORD and len(keys) == 1:
-            return [self._failed(keys[0], error)]
-        if trouble is Trouble.RECORD and broken_rule(error) is not None:
+        if len(keys) > 1 and broken_rule(error) is not None:
             try:
                 return self._try(keys, apply_to_good)
             except Exception as again:
-                trouble = trouble_of(again)
                 error = again
-        if trouble in (Trouble.RECORD, Trouble.SLOW, Trouble.LARGE) and len(keys) > 1:
+        trouble = trouble_of(error)
+        if trouble is Trouble.LOCKED:
+            raise TrialHeldUp(_LOCKED) from None
+        if trouble not in (Trouble.RECORD, Trouble.SLOW, Trouble.LARGE):
+            raise error
+        if len(keys) > 1:
             middle = len(keys) // 2
             return [*self.of(keys[:middle]), *self.of(keys[middle:])]
-        if trouble in (Trouble.SLOW, Trouble.LARGE):
-            raise TrialHeldUp(
-                f"the change of one record takes longer than a chunk may ({self.statement:g} s)"
-            ) from None
-        raise error
+        if trouble is Trouble.RECORD:
+            return [self._failed(keys[0], error)]
+        raise TrialHeldUp(f"the change of one record takes longer than {self.statement:g} s, as a chunk may") from None
 
     def _try(self, keys: Sequence[Key], apply: Apply) -> list[SampledRecord]:
         plan = self.plan

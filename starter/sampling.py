@@ -1,4 +1,4 @@
-"""How many records a request selects, and which of them are looked at: each read has a few seconds, and locks nothing."""
+"""How many records a request selects, and which of them are tried. Each read has a few seconds and locks nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -68,7 +68,8 @@ class Sampling:
             if keys is not None:
                 return keys
         raise PreviewUnable(
-            f"no sample was found in {READ_SECONDS:g} s: the filter leads to no index and matches few rows; add the index"
+            f"no sample was found in {READ_SECONDS:g} s: few rows match, and no index leads to them; create one, or"
+            " preview with ids"
         )
 
     def _searched(self, sample: int) -> list[Key]:

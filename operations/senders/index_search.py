@@ -57,7 +57,7 @@ def sample_documents(endpoint: Endpoint, alias: str, tenant: str, query: Mapping
 
     What was written since the index was refreshed may be missing. Raises QueryRefused and SearchTrouble.
     """
-    # https://docs.opensearch.org/latest/query-dsl/compound/function-score/: the score is what the seed makes of a document
+    # https://docs.opensearch.org/latest/query-dsl/compound/function-score/
     by_chance = {"function_score": {"query": _forced(tenant, query), "random_score": _SEED, "boost_mode": "replace"}}
     body = {"size": count, "query": by_chance, "sort": [{"_score": "desc"}, {"key": "asc"}], "_source": False}
     with _client(endpoint, COUNT_SECONDS) as client, _judged():
