@@ -32,8 +32,8 @@ _OWED = select(owed.c.effect, owed.c.channel, owed.c["keys"], owed.c.bodies).whe
 _CHECK_DEFERRED = text("SET CONSTRAINTS ALL IMMEDIATE")
 
 _LOCKED = (
-    "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither waits long nor"
-    " skips it: try again"
+    "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither waits long"
+    " nor skips it: try again"
 )
 Apply = Callable[[Connection, ChunkPlan, RangeRef, int, Slice], ChunkResult | None]
 
