@@ -31,7 +31,7 @@ _OWED = select(owed.c.effect, owed.c.channel, owed.c["keys"], owed.c.bodies).whe
 # a deferred constraint is looked at by the commit, which never comes
 _CHECK_DEFERRED = text("SET CONSTRAINTS ALL IMMEDIATE")
 
-_LOCKED = (
+HELD_BY_OTHERS = (
     "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither waits long"
     " nor skips it: try again"
 )
@@ -104,7 +104,7 @@ class Trial:
                 error = again
         trouble = trouble_of(error)
         if trouble is Trouble.LOCKED:
-            raise TrialHeldUp(_LOCKED) from None
+            raise TrialHeldUp(HELD_BY_OTHERS) from None
         if trouble not in (Trouble.RECORD, Trouble.SLOW, Trouble.LARGE):
             raise error
         if len(keys) > 1:

@@ -62,7 +62,7 @@ def submit(
     named = {"operation": operation, "tenant": tenant, "who": who, "why": why, **options}
     with complaints():
         selected = (ids, ids_file, filters, searches)
-        request = read_options(*selected, parameters, assignments, every=every, live=live, **named)
+        request = read_options(*selected, parameters, assignments, named, every=every, live=live)
         _finish(asyncio.run(_submit(folder, request, watching=watching, as_json=as_json)))
 
 

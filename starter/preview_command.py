@@ -60,7 +60,7 @@ def preview(
     named = {"operation": operation, "tenant": tenant, "who": who, "why": why, **options}
     with complaints():
         selected = (ids, ids_file, filters, searches)
-        request = read_options(*selected, parameters, assignments, every=every, live=live, **named)
+        request = read_options(*selected, parameters, assignments, named, every=every, live=live)
         found = asyncio.run(_preview(folder, request | {"sample": sample}))
         from bulklane.starter.show import as_json as json_line
         from bulklane.starter.show import make_console

@@ -18,7 +18,7 @@ from bulklane.database.failure import Trouble, rule_of, trouble_of
 from bulklane.database.lease import holders
 from bulklane.database.past_rate import past_rate
 from bulklane.database.plan import chunk_plan
-from bulklane.database.trial import Trial, TrialHeldUp
+from bulklane.database.trial import HELD_BY_OTHERS, Trial, TrialHeldUp
 from bulklane.operations.channel import ChannelSettings, Endpoint
 from bulklane.operations.operation import OperationError, Registry
 from bulklane.operations.per_record import place_of
@@ -100,7 +100,10 @@ def _bugs_named(operation: str) -> Iterator[None]:
     except OperationError:
         raise
     except DBAPIError as error:
-        if trouble_of(error) is not Trouble.BUG:
+        trouble = trouble_of(error)
+        if trouble is Trouble.LOCKED:
+            raise PreviewUnable(HELD_BY_OTHERS) from None
+        if trouble is not Trouble.BUG:
             raise
         raise OperationError(f"the statement of {operation!r} fails: {_told(error)}") from error
     except Exception as error:

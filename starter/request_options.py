@@ -38,12 +38,12 @@ def read_options(
     searches: Sequence[str] | None,
     parameters: str | None,
     assignments: Sequence[str] | None,
+    options: Mapping[str, Any],
     *,
     every: bool,
     live: bool,
-    **options: Any,
 ) -> dict[str, Any]:
-    """The request, without the options that aren't given. Raises InvalidRequest."""
+    """The request; of `options` what is given. Raises InvalidRequest."""
     from bulklane.starter.arguments import check_texts, read_parameters, read_selection
 
     check_texts({_name(name): value for name, value in options.items() if isinstance(value, str)})

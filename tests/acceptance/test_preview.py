@@ -1,5 +1,7 @@
 """A preview of the flights example on the whole stack: a search is sampled, nothing is left, the job does the same."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Engine
 
@@ -19,7 +21,7 @@ DEPARTURES = "SELECT flight_id::text, scheduled_departure, row_version FROM flig
 async def test_a_search_is_previewed_and_then_run(client: Client, flights_engine: Engine) -> None:
     assert (await finished(client, await submit(client, TENANT))).state == "completed"
     count = scalar(flights_engine, MATCHING, tenant=TENANT)
-    request = {"tenant": TENANT, "selection": FROM_NEWARK, "parameters": {"minutes": 5}}
+    request: dict[str, Any] = {"tenant": TENANT, "selection": FROM_NEWARK, "parameters": {"minutes": 5}}
     before = counts(flights_engine), rows(flights_engine, STORED, tenant=TENANT)
     found = await client.preview("reschedule_flights", sample=5, **request)
     assert (counts(flights_engine), rows(flights_engine, STORED, tenant=TENANT)) == before

@@ -1,20 +1,19 @@
 """A preview runs the real chunk on a sample, tells what it did, and leaves nothing."""
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, Text, case, delete, text, update
 
-from bulklane import Client, InvalidRequest, JobIdReused, Operation, OperationError
+from bulklane import InvalidRequest, JobIdReused, Operation, OperationError
 from bulklane.contracts.key import format_key
 from bulklane.operations.operation import Records
 from bulklane.operations.per_record import PerRecord
 from tests.database.jobs import accepted, common_columns, look, opened, operation_on, registry_of, rows, walk
 from tests.support.ledgers import AddParameters, AddToEntries, make_entries
 from tests.support.people import EditPeople, make_people, people
-from tests.support.previews import nothing_left, previewed
+from tests.support.previews import previewed
 
 BY_ACCOUNT = {"field": "account", "op": "=", "value": "acc-1"}
 
@@ -242,20 +241,6 @@ def test_the_rate_is_that_of_jobs_which_came_to_their_end(engine: Engine) -> Non
         connection.execute(text("UPDATE bulklane.job SET opened_at = now() - interval '10 s'"))
         connection.execute(text("UPDATE bulklane.chunk SET written_at = now() - interval '8 s'"))
     after = previewed(engine, operation, {"all": True}).estimate
-    assert (after.jobs, after.rows_per_second, after.seconds) == (2, pytest.approx(20), pytest.approx(2))
-
-
-def test_an_event_loop_goes_on_meanwhile(engine: Engine) -> None:
-    make_people(engine, 2)
-    client = Client(engine, registry_of(EditPeople()), small_max_records=100)
-
-    async def both() -> list[Any]:
-        asked = client.preview("edit_people", tenant="acme", selection={"all": True}, sample=1)
-        return await asyncio.gather(asked, asked_again())
-
-    async def asked_again() -> Any:
-        return await client.preview("edit_people", tenant="acme", selection={"ids": [1, 2]}, sample=2)
-
-    with nothing_left(engine):
-        one, two = asyncio.run(both())
-    assert (len(one.sample), len(two.sample)) == (1, 2)
+    assert after.jobs == 2
+    assert after.rows_per_second == pytest.approx(20)
+    assert after.seconds == pytest.approx(2)
