@@ -2,21 +2,22 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Text, cast, func
+from sqlalchemy import Connection
 from temporalio.exceptions import ApplicationError
 
-from bulklane.activities.record_plan import change_of
 from bulklane.contracts.failure import FailureType
 from bulklane.contracts.key import read_key
-from bulklane.database.chunk import ChunkPlan, OwedEffect
+from bulklane.database.chunk import ChunkPlan
 from bulklane.database.course import Course, FrozenCourse, LiveCourse
 from bulklane.database.job import Job, get_job
 from bulklane.database.live_chain import LivePlan
+from bulklane.database.plan import chunk_plan
 from bulklane.database.range import RangeRef, Standing
 from bulklane.database.selection import StoredSelection, read_selection
 from bulklane.operations.live import check_live, columns_read
-from bulklane.operations.operation import CallEffect, Effect, Operation, Registry, UnknownOperation
+from bulklane.operations.operation import Operation, Registry, UnknownOperation
 from bulklane.operations.request import read_condition, read_parameters
+from bulklane.operations.work import work_of
 
 
 def operation_of(registry: Registry, job: Job) -> Operation:
@@ -32,17 +33,8 @@ def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[C
     operation = operation_of(registry, job)
     stored = read_selection(connection, job.selection_no)
     parameters = read_parameters(operation, job.parameters)
-    change, decide = change_of(operation, parameters)
-    plan = ChunkPlan(
-        records=operation.records,
-        tenant=job.tenant,
-        condition=read_condition(operation, stored.kind, stored.spec),
-        change=change,
-        effects=[_owed(effect) for effect in operation.effects],
-        reopened=job.round > 1,
-        decide=decide,
-    )
-    return plan, stored
+    condition = read_condition(operation, stored.kind, stored.spec)
+    return chunk_plan(work_of(operation, parameters), job.tenant, condition, reopened=job.round > 1), stored
 
 
 def plan_course(
@@ -56,11 +48,3 @@ def plan_course(
     check_live(job.operation, plan.change, operation_of(registry, job).records, plan.condition)
     live = LivePlan.on(connection, plan, columns_read(plan.condition))
     return LiveCourse(live, ref, epoch, read_key(standing.bound_key, stored.key_types))
-
-
-def _owed(effect: Effect) -> OwedEffect:
-    if not isinstance(effect, CallEffect):
-        return OwedEffect(effect.name, effect.channel, None)
-    pairs = [part for name, column in effect.body.items() for part in (name, column)]
-    # evaluated on the changed row and stored as text: the same bytes on every attempt, whatever is deployed since
-    return OwedEffect(effect.name, effect.channel, cast(func.jsonb_build_object(*pairs), Text()))

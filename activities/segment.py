@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from bulklane.activities.chunk_size import ChunkSize
 from bulklane.activities.failure_threshold import FailureWatch
-from bulklane.activities.failures import Trouble, reason_of, trouble_of
+from bulklane.activities.failures import reason_of
 from bulklane.activities.heartbeat import schedule_number, superseded
 from bulklane.activities.pace import Debt, Pace, PaceLimits, Reason
 from bulklane.activities.plan import plan_course
@@ -25,6 +25,7 @@ from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
 from bulklane.database import effect
 from bulklane.database import range as ranges
 from bulklane.database.course import Course
+from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.job import Job, get_job
 from bulklane.database.live import ColumnMoved
 from bulklane.database.range import RangeRef

@@ -11,7 +11,7 @@ from temporalio import activity
 
 from bulklane.activities.chunk_size import ChunkSize
 from bulklane.activities.failure_threshold import FailureWatch
-from bulklane.activities.failures import Trouble, database_trouble, reason_of, trouble_of
+from bulklane.activities.failures import database_trouble, reason_of
 from bulklane.activities.heartbeat import give_way, superseded
 from bulklane.activities.pace import Pace
 from bulklane.contracts.job import Wish
@@ -21,6 +21,7 @@ from bulklane.database import range as ranges
 from bulklane.database.constraint import broken_rule
 from bulklane.database.course import Course
 from bulklane.database.engine import limited_transaction
+from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.range import RangeRef
 from bulklane.database.trouble import note_trouble, tell_slowed
 from bulklane.database.wish import Wanted, read_wish, set_wish

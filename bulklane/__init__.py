@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bulklane.operations.senders.search_index import SearchIndex
     from bulklane.starter.channels import ChannelStatus, ChannelUnknown
     from bulklane.starter.client import Client, Submission
+    from bulklane.starter.preview import Preview, PreviewUnable
     from bulklane.starter.status import JobStatus
 
 _HOMES = {
@@ -49,6 +50,7 @@ _HOMES = {
     "operations.senders.search_index": ("SearchIndex",),
     "starter.channels": ("ChannelStatus", "ChannelUnknown"),
     "starter.client": ("Client", "Submission"),
+    "starter.preview": ("Preview", "PreviewUnable"),
     "starter.status": ("JobStatus",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -80,6 +82,8 @@ __all__ = [
     "Operation",
     "OperationError",
     "PerRecord",
+    "Preview",
+    "PreviewUnable",
     "Records",
     "Refused",
     "Reply",

@@ -118,20 +118,32 @@ def apply_chunk(connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: i
 
     Raises what the operation's statement raises: nothing is stored then.
     """
-    parameters = chunk_parameters(ref, epoch, piece)
+    return _result(connection, *chunk_statement(connection, plan, chunk_parameters(ref, epoch, piece)))
+
+
+def chunk_statement(
+    connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any]
+) -> tuple[Executable, Mapping[str, Any]]:
+    """What changes the slice's records, with all its parameters; where a function decides, they are locked for it."""
     if plan.decide is None:
-        return _result(connection, plan.statement, parameters)
-    return apply_decision(connection, plan, parameters, plan.decide(connection, plan, parameters))
+        return plan.statement, parameters
+    return _decided_statement(plan, parameters, plan.decide(connection, plan, parameters))
 
 
 def apply_decision(
     connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any], decision: Decision
 ) -> ChunkResult | None:
     """The same for a chunk of which some outcomes are decided; the others' records are changed."""
+    return _result(connection, *_decided_statement(plan, parameters, decision))
+
+
+def _decided_statement(
+    plan: ChunkPlan, parameters: Mapping[str, Any], decision: Decision
+) -> tuple[Executable, Mapping[str, Any]]:
     outcomes = {
         _p(f"decided_{part}"): [getattr(outcome, part) for outcome in decision.outcomes] for part in _OUTCOME_PARTS
     }
-    return _result(connection, plan.deciding_statement, {**parameters, **decision.parameters, **outcomes})
+    return plan.deciding_statement, {**parameters, **decision.parameters, **outcomes}
 
 
 def locked_records(plan: ChunkPlan, *columns: ColumnElement[Any]) -> Select[Any]:

@@ -65,6 +65,16 @@ def limited_transaction(engine: Engine, *, statement: float, transaction: float)
 
 
 @contextmanager
+def rolled_back_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
+    """The same, and whatever happens in it is never committed."""
+    with limited_transaction(engine, statement=statement, transaction=transaction) as connection:
+        try:
+            yield connection
+        finally:
+            connection.rollback()
+
+
+@contextmanager
 def single_statements(engine: Engine) -> Iterator[Connection]:
     """A connection on which each statement commits by itself: a client that freezes between two holds no row."""
     with engine.connect() as connection:

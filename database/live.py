@@ -78,14 +78,19 @@ def apply_live(
         statement = plan.one_key
     else:
         statement = plan.from_start if piece.cursor_key is None else plan.beyond_cursor
-    connection.execute(_NO_SCAN)
-    row = connection.execute(statement, _values(ref, epoch, piece)).one_or_none()
+    row = connection.execute(statement, live_parameters(connection, ref, epoch, piece)).one_or_none()
     if row is None:
         return None
     for number, column in enumerate(plan.watched):
         if getattr(row, f"moved{number}"):
             raise ColumnMoved(plan.records.table.name, column.name)
     return LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
+
+
+def live_parameters(connection: Connection, ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
+    """What the chunk's statement takes, in a transaction that plans it by the key's index."""
+    connection.execute(_NO_SCAN)
+    return _values(ref, epoch, piece)
 
 
 def fail_live(

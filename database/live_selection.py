@@ -47,9 +47,7 @@ def bound_live(
     `ref`: the first range. What is inserted beyond the bound is not touched; what is inserted below it may be.
     """
     matches = owned_by(records, tenant) & condition
-    found = key_text(records.key, records.key_types)
-    last = select(found).where(matches).order_by(*(column.desc() for column in records.key)).limit(1)
-    bound = connection.execute(last).scalar_one_or_none()
+    bound = connection.execute(last_key(records, tenant, condition)).scalar_one_or_none()
     if bound is None:
         connection.execute(insert(range_), _row(ref, None, None))
         return set_selected(connection, selection_no, SelectionState.BOUNDED, 0)
@@ -65,6 +63,13 @@ def bound_live(
     ]
     connection.execute(insert(range_), rows)
     return set_selected(connection, selection_no, SelectionState.BOUNDED, total)
+
+
+def last_key(records: RecordSet, tenant: str, condition: ColumnElement[bool]) -> Select[str]:
+    """The largest key that matches now."""
+    matches = owned_by(records, tenant) & condition
+    found = key_text(records.key, records.key_types)
+    return select(found).where(matches).order_by(*(column.desc() for column in records.key)).limit(1)
 
 
 _REST = (

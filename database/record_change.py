@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import (
     ARRAY,
@@ -43,13 +43,20 @@ class DecidingTooSlow(RuntimeError):
     """The function takes too long for so many records: a smaller chunk will do."""
 
 
-@dataclass(frozen=True)
-class NotChanged:
-    """The function's answer for a record that stays as it is: `skipped` or `failed`, and why."""
+class NotChanged(Protocol):
+    """The function's answer for a record that stays as it is; `operations.Skip` and `operations.Fail` are such."""
 
-    kind: str
-    code: str
-    reason: str
+    @property
+    def kind(self) -> str:
+        """`skipped` or `failed`."""
+
+    @property
+    def code(self) -> str:
+        """Of a failure."""
+
+    @property
+    def reason(self) -> str:
+        """Why."""
 
 
 RecordFunction = Callable[[Mapping[str, Any]], Mapping[str, Any] | NotChanged]
@@ -57,11 +64,12 @@ RecordFunction = Callable[[Mapping[str, Any]], Mapping[str, Any] | NotChanged]
 
 @dataclass(frozen=True)
 class RecordChange:
-    """A function of a record, and the columns that it may set."""
+    """A function of a record, and the columns that it may set. `moves_version`: the statement moves the row version."""
 
     records: RecordSet
     columns: Sequence[Column[Any]]
     function: RecordFunction
+    moves_version: bool = False
 
     @cached_property
     def statement(self) -> Update:
@@ -71,10 +79,12 @@ class RecordChange:
             arrays |= {f"given{n}": Boolean(), f"value{n}": _wire_type(column)}
         new = unnested([_array(name, kind) for name, kind in arrays.items()], list(arrays), own_name("new"))
         keys = [new.c[f"key{n}"] for n, _ in enumerate(self.records.key)]
-        values = {
+        values: dict[Any, ColumnElement[Any]] = {
             column: case((new.c[f"given{n}"], new.c[f"value{n}"]), else_=column)
             for n, column in enumerate(self.columns)
         }
+        if self.moves_version:
+            values[self.records.row_version] = self.records.row_version + 1
         same = same_key(list(self.records.key), keys, self.records.key_types)
         return update(self.records.table).where(same).values(values)
 
@@ -92,10 +102,10 @@ class RecordChange:
                 raise DecidingTooSlow(f"{number} of {len(rows)} records took {LONGEST_DECIDING:g} s")
             record = MappingProxyType(dict(zip(names, values, strict=True)))
             answer = self.function(record)
-            if isinstance(answer, NotChanged):
-                outcomes.append(_outcome(key, answer))
-            else:
+            if isinstance(answer, Mapping):
                 changed.append((record, answer))
+            else:
+                outcomes.append(_outcome(key, answer))
         return Decision(outcomes, self._parameters(connection, changed))
 
     def _parameters(

@@ -149,9 +149,13 @@ def freeze_matching(
     connection: Connection, selection_no: int, records: RecordSet, tenant: str, condition: ColumnElement[bool]
 ) -> int:
     """Store the keys of the tenant's records that match now, as one statement; how many there are."""
+    return freeze_selected(connection, selection_no, records.key_types, matching_keys(records, tenant, condition))
+
+
+def matching_keys(records: RecordSet, tenant: str, condition: ColumnElement[bool]) -> Select[Any]:
+    """The keys of the tenant's records that match now, as `key1`, `key2`, ..."""
     keys = (column.label(f"key{position}") for position, column in enumerate(records.key, 1))
-    matching = select(*keys).where(_matches(records, tenant, condition))
-    return freeze_selected(connection, selection_no, records.key_types, matching)
+    return select(*keys).where(_matches(records, tenant, condition))
 
 
 def freeze_selected(connection: Connection, selection_no: int, key_types: Sequence[KeyType], keys: Select[Any]) -> int:

@@ -23,6 +23,8 @@ class Skip:
     """The record stays as it is; the reason is stored, shown, and part of histories: no record content in it."""
 
     reason: str
+    kind: ClassVar[str] = "skipped"
+    code: ClassVar[str] = ""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Fail:
 
     code: str
     reason: str
+    kind: ClassVar[str] = "failed"
 
 
 Answer = Mapping[str, Any] | Skip | Fail
@@ -65,7 +68,7 @@ def answering(operation: PerRecord, parameters: Any) -> Callable[[Record], Answe
         try:
             found = operation.change_record(record, parameters)
         except Exception as error:
-            raise _bug(operation, record, f"raised {type(error).__name__} at {_place(error)}") from error
+            raise _bug(operation, record, f"raised {type(error).__name__} at {place_of(error)}") from error
         if isinstance(found, (Skip, Fail)):
             return found
         if not isinstance(found, Mapping):
@@ -122,7 +125,7 @@ def _bug(operation: PerRecord, record: Record, what: str) -> OperationError:
     return OperationError(f"change_record of {operation.name!r} {what} (record {format_key(key)})")
 
 
-def _place(error: Exception) -> str:
+def place_of(error: Exception) -> str:
     """File and line of the innermost frame: an exception's text may hold record content, its place can't."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"

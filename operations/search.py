@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bulklane.contracts.key import Key, read_key
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.operation import Operation, Registry
 from bulklane.operations.request import InvalidRequest, Problem, Request
-from bulklane.operations.senders.index_search import QueryRefused, SearchTrouble, count_documents
+from bulklane.operations.senders.index_search import QueryRefused, SearchTrouble, count_documents, sample_documents
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,24 @@ def measure_search(request: Request, registry: Registry, endpoints: Mapping[str,
         index = searched_index(registry, registry.operation(request.operation), endpoints)
         return count_documents(index.endpoint, index.alias, request.tenant, request.selection_spec, most)
     except QueryRefused as error:
-        message = f"{error} ({error.reason})" if error.reason else str(error)
-        raise InvalidRequest([Problem("selection.search", message)]) from None
+        raise _invalid(error) from None
     except (SearchTrouble, SearchUnset):
         return None
+
+
+def sample_search(request: Request, registry: Registry, endpoints: Mapping[str, Endpoint], count: int) -> list[Key]:
+    """So many keys of the documents that a request's search finds, by chance, in key order.
+
+    Raises SearchTrouble, SearchUnset, and InvalidRequest where the search engine refuses the query.
+    """
+    try:
+        index = searched_index(registry, registry.operation(request.operation), endpoints)
+        texts = sample_documents(index.endpoint, index.alias, request.tenant, request.selection_spec, count)
+    except QueryRefused as error:
+        raise _invalid(error) from None
+    return sorted(read_key(text, request.records.key_types) for text in texts)
+
+
+def _invalid(error: QueryRefused) -> InvalidRequest:
+    message = f"{error} ({error.reason})" if error.reason else str(error)
+    return InvalidRequest([Problem("selection.search", message)])

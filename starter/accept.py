@@ -54,7 +54,7 @@ def _try(
         return known
     found = measure_search(request, registry, endpoints, small_max_records)
     with engine.connect() as connection:
-        size = _measure(connection, request, small_max_records, found)
+        size = measure_request(connection, request, small_max_records, found)
     try:
         with limited_transaction(engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2) as connection:
             return accept.store(connection, request, size=size, small_max_records=small_max_records)
@@ -62,7 +62,10 @@ def _try(
         return _owner(engine, request)
 
 
-def _measure(connection: Connection, request: Request, small_max_records: int, found_by_search: int | None) -> int:
+def measure_request(
+    connection: Connection, request: Request, small_max_records: int, found_by_search: int | None
+) -> int:
+    """How many records a request selects, counted up to `small_max_records` + 1. Raises InvalidRequest."""
     try:
         return accept.measure(connection, request, small_max_records, found_by_search)
     except LiveUnfit as error:

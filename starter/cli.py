@@ -11,6 +11,7 @@ from bulklane.starter import (
     decision_commands,
     index_commands,
     job_commands,
+    preview_command,
     stack_commands,
 )
 
@@ -35,6 +36,7 @@ def bulklane() -> None:
 
 for _command in (stack_commands.up, stack_commands.env, stack_commands.install):
     app.command(rich_help_panel="This machine")(_command)
+app.command(rich_help_panel="Jobs")(preview_command.preview)
 for _name in ("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify"):
     app.command(rich_help_panel="Jobs")(getattr(job_commands, _name))
 app.add_typer(channel_commands.app, name="channels", rich_help_panel="Jobs")

@@ -1,4 +1,4 @@
-"""The Python client: submit, get, wait, watch, pause, resume, cancel, throttle, retry, decide, channels."""
+"""The Python client: submit, preview, get, wait, watch, pause, resume, cancel, throttle, retry, decide, channels."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,15 @@ from bulklane.database.job import Job, JobUnknown, find_job
 from bulklane.database.range import count_ranges
 from bulklane.database.retry import Retried
 from bulklane.database.undecided import MOST, Undecided
-from bulklane.operations.channel import Endpoint
+from bulklane.operations.channel import ChannelSettings, Endpoint
 from bulklane.operations.operation import Registry
 from bulklane.operations.registry import load_registry
 from bulklane.operations.request import InvalidRequest, Problem
 from bulklane.starter.accept import accept_request, retry_job
 from bulklane.starter.channels import ChannelStatus, end_hold, read_channels
 from bulklane.starter.decide import list_undecided, write_decisions
+from bulklane.starter.preview import Preview
+from bulklane.starter.previewing import preview_request
 from bulklane.starter.settings import ChannelsSettings, StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
@@ -61,19 +63,21 @@ class Client:
     workflow_task_timeout: float = 5.0
     who: str = ""
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    channel_settings: Mapping[str, ChannelSettings] = field(default_factory=dict)
     _temporal: TemporalClient | None = field(default=None, repr=False)
 
     @classmethod
     def connect(cls, settings: StarterSettings | None = None) -> Self:
         """A client of the environment's settings. Raises pydantic's ValidationError naming each bad variable."""
-        known = settings or StarterSettings()
+        known, channels = settings or StarterSettings(), ChannelsSettings()
         return cls(
             engine=connect_engine(known.database_url, role="client", pool_size=known.pool_size),
             registry=load_registry(known.modules()),
             small_max_records=known.small_max_records,
             workflow_task_timeout=known.workflow_task_timeout,
             who=known.who,
-            endpoints=ChannelsSettings().endpoints(),
+            endpoints=channels.endpoints(),
+            channel_settings=channels.channels,
         )
 
     async def __aenter__(self) -> Self:
@@ -122,6 +126,41 @@ class Client:
         )
         await self._start(accepted)
         return Submission(accepted.job.job_id, accepted.job.lane, accepted.replayed)
+
+    async def preview(
+        self,
+        operation: str,
+        *,
+        tenant: str,
+        selection: Mapping[str, Any],
+        parameters: Mapping[str, Any] | None = None,
+        sample: int = 10,
+        **options: Any,
+    ) -> Preview:
+        """What `submit` with the same arguments would do, by a sample of 1 to 100 records whose change is rolled back.
+
+        Nothing is stored, no lease is taken, no effect leaves. `options`: all that `submit` takes.
+        Raises InvalidRequest and JobIdReused as `submit` does, OperationError for a bug of the operation, with its
+        place, and PreviewUnable where the sample can't be had now, such as when others hold one of its rows.
+        """
+        raw = {
+            "operation": operation,
+            "tenant": tenant,
+            "selection": selection,
+            "parameters": dict(parameters or {}),
+            "who": self.who,
+            **{name: value for name, value in options.items() if value is not None},
+        }
+        return await asyncio.to_thread(
+            preview_request,
+            self.engine,
+            self.registry,
+            raw,
+            self.small_max_records,
+            self.endpoints,
+            self.channel_settings,
+            sample,
+        )
 
     async def get(self, job_id: str, *, tenant: str | None = None) -> JobStatus:
         """The job's status now. Raises JobUnknown, also for another tenant's job."""

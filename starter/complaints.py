@@ -55,6 +55,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
     from bulklane.operations.request import InvalidRequest
     from bulklane.stack import StackError
     from bulklane.starter.channels import ChannelUnknown
+    from bulklane.starter.preview import PreviewUnable
     from bulklane.starter.rebuild import ReindexRunning
     from bulklane.starter.running import NoStack
     from bulklane.starter.verify import NotVerifiable
@@ -76,7 +77,7 @@ def _explain(error: Exception) -> tuple[int, list[str]] | None:
             return UNKNOWN, [str(error)]
         case SQLAlchemyError():
             return UNAVAILABLE, [explain_database(error, "the database")]
-        case Unavailable() | NoStack() | DatabaseUnfit() | StackError():
+        case Unavailable() | NoStack() | DatabaseUnfit() | StackError() | PreviewUnable():
             return UNAVAILABLE, [str(error)]
     return None
 

@@ -8,6 +8,24 @@ import typer
 
 from bulklane.starter.complaints import complaints
 from bulklane.starter.options import DEFAULT_FOLDER, AsJson, Folder, JobId, Who, Why
+from bulklane.starter.request_options import (
+    Assignments,
+    Every,
+    Filters,
+    IdempotencyKey,
+    Ids,
+    IdsFile,
+    Live,
+    Operation,
+    Parallelism,
+    Parameters,
+    Priority,
+    Searches,
+    Tenant,
+    WantedJobId,
+    read_options,
+    with_keys,
+)
 
 # What a command needs is imported when it runs: `--help` answers at once, and without any server's library.
 if TYPE_CHECKING:
@@ -19,32 +37,20 @@ if TYPE_CHECKING:
 
 
 def submit(
-    operation: Annotated[str, typer.Argument(help="The operation's name.")],
-    tenant: Annotated[str, typer.Option(help="Whose records.")],
-    ids: Annotated[list[str] | None, typer.Option(help="Ids, separated by commas.")] = None,
-    ids_file: Annotated[
-        list[str] | None,
-        typer.Option(help="A file with an id on each line (a JSON array where a key has several columns); - is stdin."),
-    ] = None,
-    filters: Annotated[list[str] | None, typer.Option("--filter", help="A filter as JSON.")] = None,
-    searches: Annotated[
-        list[str] | None, typer.Option("--search", help="A query on the operation's search index, as JSON.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every record of the tenant.")] = False,
-    live: Annotated[
-        bool, typer.Option("--live", help="With --filter or --all: walk in key order, without freezing keys first.")
-    ] = False,
-    parameters: Annotated[str | None, typer.Option(help="All parameters as a JSON object.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("-p", metavar="NAME=VALUE", help="One parameter; the value is JSON, or else a text. Repeatable."),
-    ] = None,
-    job_id: Annotated[str | None, typer.Option(help="The id that the job is to have.")] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Repeating the command with the same key gives the same job.")
-    ] = None,
-    parallelism: Annotated[int | None, typer.Option(help="How many ranges are walked side by side.")] = None,
-    priority: Annotated[int | None, typer.Option(help="1 (first) to 5.")] = None,
+    operation: Operation,
+    tenant: Tenant,
+    ids: Ids = None,
+    ids_file: IdsFile = None,
+    filters: Filters = None,
+    searches: Searches = None,
+    every: Every = False,
+    live: Live = False,
+    parameters: Parameters = None,
+    assignments: Assignments = None,
+    job_id: WantedJobId = None,
+    idempotency_key: IdempotencyKey = None,
+    parallelism: Parallelism = None,
+    priority: Priority = None,
     who: Who = None,
     why: Why = "",
     watching: Annotated[bool, typer.Option("--watch", help="Watch the job until it is over.")] = False,
@@ -52,35 +58,21 @@ def submit(
     folder: Folder = DEFAULT_FOLDER,
 ) -> None:
     """Start a job. Exit code 2: it can't be as asked for; 3: another job owns the data; 5: a server is away."""
-    from bulklane.starter.arguments import check_texts, read_parameters, read_selection
-
     options = {"parallelism": parallelism, "priority": priority, "job_id": job_id, "idempotency_key": idempotency_key}
+    named = {"operation": operation, "tenant": tenant, "who": who, "why": why, **options}
     with complaints():
-        named = {"OPERATION": operation, "--tenant": tenant, "--job-id": job_id, "--who": who, "--why": why}
-        check_texts({**named, "--idempotency-key": idempotency_key})
-        request = {
-            "operation": operation,
-            "tenant": tenant,
-            "selection": read_selection(ids or [], ids_file or [], filters or [], searches or [], every=every)
-            | ({"live": True} if live else {}),
-            "parameters": read_parameters(parameters, assignments or []),
-            "why": why,
-            **{name: value for name, value in options.items() if value is not None},
-            **({} if who is None else {"who": who}),
-        }
+        selected = (ids, ids_file, filters, searches)
+        request = read_options(*selected, parameters, assignments, named, every=every, live=live)
         _finish(asyncio.run(_submit(folder, request, watching=watching, as_json=as_json)))
 
 
 async def _submit(folder: Path, request: dict[str, Any], *, watching: bool, as_json: bool) -> "JobStatus | None":
-    from bulklane.starter.arguments import split_keys
     from bulklane.starter.connect import connected, watch_job
     from bulklane.starter.show import as_json as json_line
     from bulklane.starter.show import make_console, status_json, submission_line
 
     async with connected(folder, operations=True) as client:
-        known = client.registry.operations.get(request["operation"])
-        if known is not None and len(known.records.key) > 1:
-            request["selection"] = split_keys(request["selection"])
+        request = with_keys(request, client.registry.operations)
         submission = await client.submit(**{"who": client.who, **request})
         status = await client.get(submission.job_id)
         told = {**status_json(status), "replayed": submission.replayed}

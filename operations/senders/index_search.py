@@ -21,6 +21,7 @@ KEEP_ALIVE = "5m"
 PAGE_SECONDS = 30.0
 COUNT_SECONDS = 5.0
 BUSY_SECONDS = 20.0
+_SEED = {"seed": 1, "field": "_seq_no"}
 
 _CONFIGURATION = (401, 403, 404)
 _BUSY = 429
@@ -49,6 +50,19 @@ def count_documents(endpoint: Endpoint, alias: str, tenant: str, query: Mapping[
     with _client(endpoint, COUNT_SECONDS) as client, _judged():
         answer = client.search(index=alias, body=body, params={"allow_partial_search_results": "false"})
         return int(_whole(answer)["hits"]["total"]["value"])
+
+
+def sample_documents(endpoint: Endpoint, alias: str, tenant: str, query: Mapping[str, Any], count: int) -> list[str]:
+    """The keys (text form) of so many of the tenant's documents that match, by chance, the same while nothing changes.
+
+    What was written since the index was refreshed may be missing. Raises QueryRefused and SearchTrouble.
+    """
+    # https://docs.opensearch.org/latest/query-dsl/compound/function-score/
+    by_chance = {"function_score": {"query": _forced(tenant, query), "random_score": _SEED, "boost_mode": "replace"}}
+    body = {"size": count, "query": by_chance, "sort": [{"_score": "desc"}, {"key": "asc"}], "_source": False}
+    with _client(endpoint, COUNT_SECONDS) as client, _judged():
+        answer = client.search(index=alias, body=body, params={"allow_partial_search_results": "false"})
+        return [_key(hit) for hit in _whole(answer)["hits"]["hits"]]
 
 
 def walk_documents(
@@ -112,7 +126,7 @@ def _forced(tenant: str, query: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(hit: Mapping[str, Any]) -> str:
-    (key,) = hit["sort"]
+    key = hit["sort"][-1]
     if not isinstance(key, str):
         raise QueryRefused("no_key", "a document of the index has no key")
     return key

@@ -1,0 +1,117 @@
+"""Makes a preview: reads and checks a request as a submission does, tries its chunk on a sample, and rolls back."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from bulklane.contracts.key import shown
+from bulklane.contracts.lane import lane_of
+from bulklane.contracts.timing import Timing
+from bulklane.database.accept import find_accepted
+from bulklane.database.chunk import ChunkPlan
+from bulklane.database.engine import limited_transaction
+from bulklane.database.failure import Trouble, rule_of, trouble_of
+from bulklane.database.lease import holders
+from bulklane.database.past_rate import past_rate
+from bulklane.database.plan import chunk_plan
+from bulklane.database.trial import HELD_BY_OTHERS, Trial, TrialHeldUp
+from bulklane.operations.channel import ChannelSettings, Endpoint
+from bulklane.operations.operation import OperationError, Registry
+from bulklane.operations.per_record import place_of
+from bulklane.operations.request import InvalidRequest, Problem, Request, read_condition, read_parameters, read_request
+from bulklane.operations.search import measure_search
+from bulklane.operations.work import work_of
+from bulklane.starter.accept import STATEMENT_SECONDS, measure_request
+from bulklane.starter.forecast import forecast_effects, forecast_walk
+from bulklane.starter.preview import MOST_SAMPLED, Preview, PreviewUnable
+from bulklane.starter.sampling import Sampling
+from bulklane.starter.scans import name_scans
+
+ALL_DOCUMENTS = 2**31 - 2
+"""Up to here a search engine counts: its totals are Java's int."""
+_SYNTAX_CLASS = "42"
+
+
+def preview_request(
+    engine: Engine,
+    registry: Registry,
+    raw: Mapping[str, Any],
+    small_max_records: int,
+    endpoints: Mapping[str, Endpoint],
+    channels: Mapping[str, ChannelSettings],
+    sample: int,
+) -> Preview:
+    """What the request would do. Nothing is stored but a lost number of two sequences.
+
+    Raises what a submission raises for the request, OperationError for a bug of the operation, and PreviewUnable.
+    """
+    request = read_request({"job_id": str(uuid4()), **raw}, registry)
+    if isinstance(sample, bool) or not isinstance(sample, int) or not 1 <= sample <= MOST_SAMPLED:
+        raise InvalidRequest([Problem("sample", f"{shown(sample)} is no whole number from 1 to {MOST_SAMPLED}")])
+    found = measure_search(request, registry, endpoints, ALL_DOCUMENTS)
+    with limited_transaction(engine, statement=STATEMENT_SECONDS, transaction=STATEMENT_SECONDS * 2) as connection:
+        known = find_accepted(connection, request)
+        size = measure_request(connection, request, small_max_records, found)
+        owners = holders(connection, request.resources)
+        past = past_rate(connection, request.operation)
+    with _bugs_named(request.operation):
+        plan = _plan(registry, request)
+    sampling = Sampling(engine, registry, request, plan.condition, endpoints, small_max_records)
+    count, keys = sampling.count(size, found), sampling.keys(sample)
+    timing = Timing()
+    trial = Trial(engine, plan, timing.statement_timeout, timing.transaction_timeout)
+    with _bugs_named(request.operation):
+        records = trial.of(keys)
+        scans = name_scans(trial, request, keys)
+    return Preview(
+        operation=request.operation,
+        tenant=request.tenant,
+        selection=request.selection_kind,
+        live=request.live,
+        lane=lane_of(size, small_max_records),
+        count=count,
+        already=None if known is None else known.job.job_id,
+        holders=owners,
+        sample=records,
+        effects=forecast_effects(plan.effects, records, count.likely, registry.channels, channels),
+        estimate=forecast_walk(past, count.likely),
+        scans=scans,
+    )
+
+
+def _plan(registry: Registry, request: Request) -> ChunkPlan:
+    operation = registry.operation(request.operation)
+    work = work_of(operation, read_parameters(operation, request.parameters))
+    condition = read_condition(operation, request.selection_kind, request.selection_spec)
+    return chunk_plan(work, request.tenant, condition)
+
+
+@contextmanager
+def _bugs_named(operation: str) -> Iterator[None]:
+    """What the operation's own code or statement raises, as an OperationError with its place and no record content."""
+    try:
+        yield
+    except TrialHeldUp as error:
+        raise PreviewUnable(str(error)) from None
+    except OperationError:
+        raise
+    except DBAPIError as error:
+        trouble = trouble_of(error)
+        if trouble is Trouble.LOCKED:
+            raise PreviewUnable(HELD_BY_OTHERS) from None
+        if trouble is not Trouble.BUG:
+            raise
+        raise OperationError(f"the statement of {operation!r} fails: {_told(error)}") from error
+    except Exception as error:
+        raise OperationError(f"{operation!r} raised {type(error).__name__} at {place_of(error)}") from error
+
+
+def _told(error: DBAPIError) -> str:
+    code, reason = rule_of(error)
+    said = getattr(getattr(error.orig, "diag", None), "message_primary", None)
+    # a statement that can't be read or may not be run: what is said of it names tables and columns, never a value
+    return f"{said if said and code.startswith(_SYNTAX_CLASS) else reason} ({code})"
