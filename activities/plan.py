@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from bulklane.contracts.failure import FailureType
 from bulklane.contracts.key import read_key
-from bulklane.database.chunk import ChunkPlan
+from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.course import Course, FrozenCourse, LiveCourse
 from bulklane.database.job import Job, get_job
 from bulklane.database.live_chain import LivePlan

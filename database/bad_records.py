@@ -30,15 +30,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from bulklane.database.chunk import (
-    ChunkPlan,
-    ChunkResult,
-    Decision,
-    RecordOutcome,
-    apply_decision,
-    chunk_parameters,
-    locked_records,
-)
+from bulklane.database.chunk import apply_decision, chunk_parameters, locked_records
+from bulklane.database.chunk_plan import ChunkPlan, ChunkResult, Decision, RecordOutcome
 from bulklane.database.constraint import Check, Constraints, Reference, TableColumn, read_constraints
 from bulklane.database.range import RangeRef
 from bulklane.database.record import key_text, own_name

@@ -7,7 +7,8 @@ from sqlalchemy import Connection
 
 from bulklane.contracts.key import Key, read_key
 from bulklane.database.bad_records import apply_to_good
-from bulklane.database.chunk import ChunkPlan, apply_chunk, fail_chunk, keys_of
+from bulklane.database.chunk import apply_chunk, fail_chunk, keys_of
+from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.live import LivePiece, LiveResult, apply_live, fail_live, read_next_key
 from bulklane.database.live_chain import LivePlan
 from bulklane.database.range import RangeRef, Standing

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, Connection
 
 from bulklane.contracts.key import Key
-from bulklane.database.chunk import ChunkPlan, chunk_parameters, chunk_statement
+from bulklane.database.chunk import chunk_parameters, chunk_statement
+from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.explain import Scan, explain, long_scans
 from bulklane.database.live import LivePiece, live_parameters
 from bulklane.database.live_chain import LivePlan

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, bindparam, tuple_
 
 from bulklane.contracts.key import Key
-from bulklane.database.chunk import parameter
 from bulklane.database.record import RecordSet
+from bulklane.database.record import own_name as parameter
 
 
 def after(records: RecordSet, key: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, func, select, true
 
 from bulklane.contracts.key import Key, format_key
-from bulklane.database.chunk import parameter
 from bulklane.database.key_space import after, bound_key, key_values, up_to
 from bulklane.database.live_chain import FAIL_ONE, LivePlan
 from bulklane.database.range import RangeRef
+from bulklane.database.record import own_name as parameter
 from bulklane.database.record import owned_by
 
 # larger than any number of records: where a live range ends is known when its walk has come to its bound

@@ -31,9 +31,11 @@ from sqlalchemy import (
     true,
 )
 
-from bulklane.database.chunk import ChunkPlan, cleared, debt, moved, parameter, report, written
+from bulklane.database.chunk_parts import cleared, debt, moved, report, written
+from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.key_space import after, bound_key, up_to
 from bulklane.database.record import RecordSet, is_text, key_text, owned_by, same_key
+from bulklane.database.record import own_name as parameter
 from bulklane.database.tables import range_
 
 # https://www.postgresql.org/docs/18/sql-update.html

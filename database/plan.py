@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 from sqlalchemy import Column, ColumnElement, Delete, Update
 
-from bulklane.database.chunk import ChunkPlan, OwedEffect
+from bulklane.database.chunk_plan import ChunkPlan, OwedEffect
 from bulklane.database.record import RecordSet
 from bulklane.database.record_change import NotChanged, RecordChange
 

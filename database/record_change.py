@@ -31,7 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from bulklane.contracts.key import KeyType
-from bulklane.database.chunk import LONGEST_REASON, ChunkPlan, Decision, RecordOutcome, locked_records
+from bulklane.database.chunk import locked_records
+from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, Decision, RecordOutcome
 from bulklane.database.record import RecordSet, key_text, own_name, same_key, unnested
 from bulklane.database.tables import KEY_TYPES
 

@@ -9,7 +9,8 @@ from sqlalchemy.sql import visitors
 
 from bulklane.contracts.key import Key, format_key
 from bulklane.database.bad_records import apply_to_good
-from bulklane.database.chunk import ChunkPlan, ChunkResult, apply_chunk, chunk_parameters, locked_records
+from bulklane.database.chunk import apply_chunk, chunk_parameters, locked_records
+from bulklane.database.chunk_plan import ChunkPlan, ChunkResult
 from bulklane.database.constraint import broken_rule
 from bulklane.database.document import read_documents
 from bulklane.database.engine import rolled_back_transaction

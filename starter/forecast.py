@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bulklane.database.chunk import OwedEffect
+from bulklane.database.chunk_plan import OwedEffect
 from bulklane.database.past_rate import PastRate
 from bulklane.database.trial import SampledRecord
 from bulklane.operations.channel import Channel, ChannelSettings

@@ -12,7 +12,7 @@ from bulklane.contracts.key import shown
 from bulklane.contracts.lane import lane_of
 from bulklane.contracts.timing import Timing
 from bulklane.database.accept import find_accepted
-from bulklane.database.chunk import ChunkPlan
+from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.engine import limited_transaction
 from bulklane.database.failure import Trouble, rule_of, trouble_of
 from bulklane.database.lease import holders

@@ -16,7 +16,8 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import FreezeRequest
 from bulklane.database import range as ranges
 from bulklane.database.advance import advance, apply_message, open_round
-from bulklane.database.chunk import ChunkResult, apply_chunk
+from bulklane.database.chunk import apply_chunk
+from bulklane.database.chunk_plan import ChunkResult
 from bulklane.database.job import Job, get_job, stamp_run
 from bulklane.database.range import RangeRef
 from bulklane.database.selection import slice_at

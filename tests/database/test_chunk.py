@@ -10,7 +10,8 @@ from sqlalchemy.exc import IntegrityError
 from bulklane.activities.plan import plan_chunks
 from bulklane.contracts.key import KeyType, format_key
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkResult, apply_chunk, fail_chunk, keys_of
+from bulklane.database.chunk import apply_chunk, fail_chunk, keys_of
+from bulklane.database.chunk_plan import ChunkResult
 from bulklane.database.job import Job
 from bulklane.database.range import RangeRef
 from bulklane.database.selection import Slice, slice_at

@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from bulklane.activities.plan import plan_chunks
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkPlan, apply_chunk
+from bulklane.database.chunk import apply_chunk
+from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.job import Job
 from bulklane.database.range import RangeRef
 from bulklane.database.selection import slice_at

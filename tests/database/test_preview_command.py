@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from typer.testing import CliRunner
 
 from bulklane import Channel, HttpProvider, Limits
-from bulklane.database.chunk import OwedEffect
+from bulklane.database.chunk_plan import OwedEffect
 from bulklane.operations.channel import ChannelSettings
 from bulklane.starter.cli import app
 from bulklane.starter.forecast import forecast_effects

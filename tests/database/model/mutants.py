@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.activities import freeze
 from bulklane.contracts.job import JobState
-from bulklane.database import advance, chunk, effect, job, lease, wish
+from bulklane.database import advance, chunk, chunk_chain, effect, job, lease, wish
 from bulklane.database import delivery as deliveries
 from bulklane.database import range as ranges
 from bulklane.database.delivery import Claim
@@ -45,8 +45,8 @@ def _gate(left_out: str) -> Break:
     )
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(chunk, "_GATE", gate)
-        patch.setattr(chunk, "_FAIL", chunk._fail_chain())
+        patch.setattr(chunk_chain, "GATE", gate)
+        patch.setattr(chunk, "_FAIL", chunk_chain.fail_chain())
 
     return apply
 

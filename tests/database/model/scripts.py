@@ -22,7 +22,7 @@ from bulklane.database import chunk as chunks
 from bulklane.database import control, effect, wish
 from bulklane.database import delivery as deliveries
 from bulklane.database import range as ranges
-from bulklane.database.chunk import ChunkPlan, ChunkResult
+from bulklane.database.chunk_plan import ChunkPlan, ChunkResult
 from bulklane.database.control import Suspect
 from bulklane.database.delivery import Claim, Settlement
 from bulklane.database.effect import OwedSlice
