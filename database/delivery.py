@@ -10,10 +10,12 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     Boolean,
+    ColumnElement,
     Connection,
     Double,
     Integer,
     ScalarSelect,
+    Select,
     Text,
     Uuid,
     and_,
@@ -186,26 +188,10 @@ def _first() -> Any:
         .returning(owed.c.taken_to)
         .cte("taken")
     )
-    place = func.generate_series(head.c.taken_to, end - 1).table_valued("place", name="places").render_derived()
-    rows = select(
-        head.c.job_no,
-        head.c.effect,
-        head.c["keys"][place.c.place + 1],
-        head.c.channel,
-        bindparam("of_turn", type_=BigInteger),
-        head.c.round,
-        head.c.range_no,
-        head.c.seq,
-        place.c.place,
-        literal(_D.SENDING, Text()),
-        _TOKEN,
-        _claim_end,
-        literal(1, Integer),
-        func.clock_timestamp(),
-    ).select_from(head.join(place, true()))
+    items = _items(head, end)
     written = (
         insert(delivery)
-        .from_select(_WRITTEN, rows)
+        .from_select(_WRITTEN, _sending(items))
         .returning(delivery.c.effect, delivery.c.key, delivery.c.generation, delivery.c.place)
         .cte("written")
     )
@@ -217,11 +203,52 @@ def _first() -> Any:
             literal(1, Integer).label("attempts"),
             literal(False, Boolean).label("doubtful"),
             literal(0.0, Double).label("first_sent_seconds"),
-            head.c.bodies[written.c.place + 1].label("body"),
+            items.c.body,
             literal(False, Boolean).label("permitted"),
         )
-        .select_from(written.join(head, true()))
+        .select_from(written.join(items, written.c.place == items.c.place))
         .add_cte(taken)
+    )
+
+
+def _items(head: CTE, end: ColumnElement[int]) -> CTE:
+    """The next places of a chunk's row, each with key and body."""
+    # cut out once: each look at an element of a stored array would unpack the whole of it
+    cut = [
+        func.coalesce(head.c[name][head.c.taken_to + 1 : end], cast(literal("{}"), ARRAY(Text())))
+        for name in ("keys", "bodies")
+    ]
+    one = func.unnest(*cut).table_valued("key", "body", with_ordinality="ordinal", name="one").render_derived()
+    return (
+        select(
+            *(head.c[name] for name in ("job_no", "effect", "channel", "round", "range_no", "seq")),
+            (head.c.taken_to + cast(one.c.ordinal, Integer) - 1).label("place"),
+            one.c.key,
+            one.c.body,
+        )
+        .select_from(head.join(one, true()))
+        .cte("items")
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _sending(items: CTE) -> Select[Any]:
+    """The rows of deliveries that are sent for the first time."""
+    return select(
+        items.c.job_no,
+        items.c.effect,
+        items.c.key,
+        items.c.channel,
+        bindparam("of_turn", type_=BigInteger),
+        items.c.round,
+        items.c.range_no,
+        items.c.seq,
+        items.c.place,
+        literal(_D.SENDING, Text()),
+        _TOKEN,
+        _claim_end,
+        literal(1, Integer),
+        func.clock_timestamp(),
     )
 
 
