@@ -27,6 +27,7 @@ def test_it_holds_one_top_level_name(wheel: Path) -> None:
     assert {"bulklane/py.typed", "bulklane/database/migrations/env.py", "bulklane/workflows/bulk_job.py"} <= set(names)
 
 
+@pytest.mark.slow
 def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     binaries = tmp_path / "venv" / "bin"

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from bulklane.activities.failures import reason_of
 from bulklane.database import range as ranges
+from bulklane.database import record_change
 from bulklane.operations.operation import Operation
 from bulklane.operations.per_record import PerRecord
 from tests.database.jobs import accepted, opened, operation_on, registry_of, rows
@@ -105,6 +106,12 @@ def walked(engine: Engine, operation: Operation, chunk: int = 1000, **request: A
         walk_whole(engine, registry, job, chunk=chunk, timing=PATIENT)
     with engine.connect() as connection:
         return found.chunks, ranges.counters(connection, job.job_no, 1)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded machine must not add a transaction because the function took its time."""
+    monkeypatch.setattr(record_change, "LONGEST_DECIDING", 20.0)
 
 
 @pytest.mark.case("C35")

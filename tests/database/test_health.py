@@ -138,6 +138,7 @@ def test_a_health_that_cannot_be_read_holds_nothing(engine: Engine) -> None:
     assert segment_activity(engine, REGISTRY, job, health=HealthWatch(away, PaceLimits())).end == "done"
 
 
+@pytest.mark.slow
 def test_debt_slows_the_walk_and_never_halts_it(engine: Engine) -> None:
     job = bulk_job(engine, 700)
     limits = PaceLimits(debt_limit=100, slow_rows_per_second=50)
@@ -172,6 +173,7 @@ def test_what_is_owed_to_a_held_channel_is_no_debt(engine: Engine) -> None:
     assert debt() == 300
 
 
+@pytest.mark.slow
 def test_the_slowest_reason_wins_and_is_shown(engine: Engine, users: Engine) -> None:
     job = bulk_job(engine, 300)
     limits = PaceLimits(lock_waits_slow=0.5, slow_rows_per_second=100)

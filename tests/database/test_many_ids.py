@@ -41,6 +41,7 @@ def walk_list(engine: Engine, registry: Registry, ids: list[int], total: int) ->
     assert (ended.state, ended.changed, ended.not_started) == (JobState.COMPLETED, total, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.case("C38")
 def test_lists_around_the_limits_of_bind_parameters_are_taken_alike(engine: Engine) -> None:
     """bagofwords1/bagofwords#950: 32,766 ids worked, 32,767 failed with half of the work committed."""
@@ -71,6 +72,7 @@ def test_a_job_whose_ids_cannot_all_be_stored_is_not_stored_at_all(engine: Engin
     assert counts(engine) == before
 
 
+@pytest.mark.slow
 @pytest.mark.case("C38")
 def test_two_long_lists_that_share_one_id_exclude_each_other(engine: Engine) -> None:
     registry = things(engine, 1)
@@ -82,6 +84,7 @@ def test_two_long_lists_that_share_one_id_exclude_each_other(engine: Engine) -> 
     assert counts(engine) == before
 
 
+@pytest.mark.slow
 @pytest.mark.case("C42")
 @pytest.mark.parametrize("apart", [1, MOST // 2])
 def test_every_id_twice_is_one_record_each(engine: Engine, apart: int) -> None:

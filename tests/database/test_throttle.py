@@ -60,6 +60,7 @@ def test_the_rate_is_that_of_the_job_over_uneven_ranges(engine: Engine) -> None:
         assert list(amounts(connection)) == [1] * 1500
 
 
+@pytest.mark.slow
 def test_no_second_has_more_than_the_rate_and_the_first_chunk_is_small(engine: Engine) -> None:
     job = walking(engine, 80, parallelism=1)
     throttled(engine, job, rows_per_second=20)
@@ -86,6 +87,7 @@ def test_records_that_fail_are_taken_from_the_clock_once(engine: Engine) -> None
     assert 1.3 < (walked[-1][2] - walked[0][2]).total_seconds() < 2.5
 
 
+@pytest.mark.slow
 def test_a_throttle_takes_hold_in_the_middle_of_a_segment_and_so_does_its_lifting(engine: Engine) -> None:
     job = walking(engine, 6000, parallelism=2)
     throttled(engine, job, rows_per_second=1000)

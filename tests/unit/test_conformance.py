@@ -255,20 +255,24 @@ def test_the_shipped_sender_is_right() -> None:
     assert told(replace(notices, call_seconds=PATIENT)) == []
 
 
+@pytest.mark.slow
 def test_the_shipped_sender_without_a_look_up_is_right() -> None:
     provider = HttpProvider("/notices", judge=flights.judge_notice)
     assert told(channel(sample=replace(SAMPLE, known=None), sender=lambda _: provider, call_seconds=PATIENT)) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_channel_may_mean_another_answer_on_purpose() -> None:
     sample = replace(SAMPLE, deliberate={"204 without a body": Done})
     assert told(channel(NoContentIsDone, sample=sample, call_seconds=PATIENT)) == []
 
 
+@pytest.mark.slow
 def test_without_keys_none_need_be_sent() -> None:
     assert told(channel(NoKey, keeps_keys=False, call_seconds=PATIENT)) == []
 
 
+@pytest.mark.slow
 def test_a_sender_without_look_up_is_not_asked() -> None:
     class Silent(OwnSender):
         async def look_up(self, call: Call) -> Answer | None:

@@ -90,6 +90,7 @@ async def test_sixty_thousand_calls_at_ten_a_second_are_a_short_history(
     assert len(history.events) < 300
 
 
+@pytest.mark.slow
 async def test_a_paused_job_starts_no_new_calls(
     client: Client, engine: Engine, limited: Ledger, workers: Workers
 ) -> None:

@@ -21,7 +21,7 @@ from tests.support.ledgers import make_entries
 LEAST_BACKOFF = 0.25
 SLACK = 5.0
 
-pytestmark = pytest.mark.case("C10")
+pytestmark = [pytest.mark.case("C10"), pytest.mark.slow]
 
 
 def in_seconds(seconds: float) -> str:
