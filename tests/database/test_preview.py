@@ -6,15 +6,17 @@ from typing import Any
 import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, Text, case, delete, text, update
 
-from bulklane import InvalidRequest, JobIdReused, Operation, OperationError
+from bulklane import InvalidRequest, JobIdReused, Operation, OperationError, PreviewUnable
 from bulklane.contracts.key import format_key
 from bulklane.operations.operation import Records
 from bulklane.operations.per_record import PerRecord
 from tests.database.jobs import accepted, common_columns, look, opened, operation_on, registry_of, rows, walk
+from tests.support.indexed import CHANNELS, TouchParcels, make_parcels
 from tests.support.ledgers import AddParameters, AddToEntries, make_entries
 from tests.support.people import EditPeople, make_people, people
 from tests.support.previews import previewed
 
+INDEXES = {channel.name: channel for channel in CHANNELS}
 BY_ACCOUNT = {"field": "account", "op": "=", "value": "acc-1"}
 
 
@@ -212,6 +214,15 @@ def test_a_live_walk_without_its_index_is_refused_as_by_a_submission(engine: Eng
     operation = operation_on(table, ["tenant"], update(table).values(n=1), records=records)
     with pytest.raises(InvalidRequest, match="thing has no index on"):
         previewed(engine, operation, {"all": True, "live": True})
+
+
+def test_a_search_whose_index_is_unknown_here_is_told(engine: Engine) -> None:
+    make_parcels(engine, 3)
+    with pytest.raises(PreviewUnable, match="set BULKLANE_CHANNELS__PARCELS__URL"):
+        previewed(engine, TouchParcels(), {"search": {"match_all": {}}}, channels=INDEXES)
+    found = previewed(engine, TouchParcels(), {"all": True}, channels=INDEXES)
+    assert [(one.effect, one.in_all, one.seconds) for one in found.effects] == [("document", 3, None)]
+    assert [owed.body for record in found.sample for owed in record.owes] == [None] * 3
 
 
 def test_who_owns_the_data_is_told_and_refuses_nothing(engine: Engine) -> None:
