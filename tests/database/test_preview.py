@@ -219,7 +219,7 @@ def test_a_live_walk_without_its_index_is_refused_as_by_a_submission(engine: Eng
 def test_a_search_whose_index_is_unknown_here_is_told(engine: Engine) -> None:
     make_parcels(engine, 3)
     with pytest.raises(PreviewUnable, match="set BULKLANE_CHANNELS__PARCELS__URL"):
-        previewed(engine, TouchParcels(), {"search": {"match_all": {}}}, channels=INDEXES)
+        previewed(engine, TouchParcels(), {"search": {"term": {"n": 0}}}, channels=INDEXES)
     found = previewed(engine, TouchParcels(), {"all": True}, channels=INDEXES)
     assert [(one.effect, one.in_all, one.seconds) for one in found.effects] == [("document", 3, None)]
     assert [owed.body for record in found.sample for owed in record.owes] == [None] * 3
