@@ -1,6 +1,6 @@
 """Where a `search` selection of an operation asks, and how many documents it finds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +54,28 @@ def measure_search(request: Request, registry: Registry, endpoints: Mapping[str,
         return None
 
 
-def sample_search(request: Request, registry: Registry, endpoints: Mapping[str, Endpoint], count: int) -> list[Key]:
-    """So many keys of the documents that a request's search finds, by chance, in key order.
+@dataclass(frozen=True)
+class Found:
+    """How many documents a search finds, and the keys of some of them, in key order."""
 
-    Raises SearchTrouble, SearchUnset, and InvalidRequest where the search engine refuses the query.
+    documents: int
+    keys: Sequence[Key]
+
+
+def sample_search(request: Request, registry: Registry, endpoints: Mapping[str, Endpoint], count: int) -> Found | None:
+    """What a request's search finds, with so many keys that are picked by chance; None for another selection.
+
+    Never inside a transaction. Raises SearchTrouble, SearchUnset, and InvalidRequest where the search engine refuses
+    the query.
     """
+    if request.selection_kind != "search":
+        return None
     try:
         index = searched_index(registry, registry.operation(request.operation), endpoints)
-        texts = sample_documents(index.endpoint, index.alias, request.tenant, request.selection_spec, count)
+        documents, texts = sample_documents(index.endpoint, index.alias, request.tenant, request.selection_spec, count)
     except QueryRefused as error:
         raise _invalid(error) from None
-    return sorted(read_key(text, request.records.key_types) for text in texts)
+    return Found(documents, sorted(read_key(text, request.records.key_types) for text in texts))
 
 
 def _invalid(error: QueryRefused) -> InvalidRequest:

@@ -32,7 +32,7 @@ from bulklane.starter.accept import accept_request, retry_job
 from bulklane.starter.channels import ChannelStatus, end_hold, read_channels
 from bulklane.starter.decide import list_undecided, write_decisions
 from bulklane.starter.preview import Preview
-from bulklane.starter.previewing import preview_request
+from bulklane.starter.previewing import Previewer
 from bulklane.starter.settings import ChannelsSettings, StarterSettings
 from bulklane.starter.status import JobStatus, read_status
 
@@ -151,16 +151,8 @@ class Client:
             "who": self.who,
             **{name: value for name, value in options.items() if value is not None},
         }
-        return await asyncio.to_thread(
-            preview_request,
-            self.engine,
-            self.registry,
-            raw,
-            self.small_max_records,
-            self.endpoints,
-            self.channel_settings,
-            sample,
-        )
+        previewer = Previewer(self.engine, self.registry, self.small_max_records, self.endpoints, self.channel_settings)
+        return await asyncio.to_thread(previewer.preview, raw, sample)
 
     async def get(self, job_id: str, *, tenant: str | None = None) -> JobStatus:
         """The job's status now. Raises JobUnknown, also for another tenant's job."""

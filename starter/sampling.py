@@ -1,6 +1,6 @@
 """How many records a request selects, and which of them are tried. Each read has a few seconds and locks nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -14,11 +14,8 @@ from bulklane.database.explain import explain
 from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.sample import CANDIDATES, count_all, count_present, sample_matching, spread
 from bulklane.database.selection import matching_keys
-from bulklane.operations.channel import Endpoint
-from bulklane.operations.operation import Registry
 from bulklane.operations.request import Request
-from bulklane.operations.search import SearchUnset, sample_search
-from bulklane.operations.senders.index_search import SearchTrouble
+from bulklane.operations.search import Found
 from bulklane.starter.preview import Count, PreviewUnable
 
 READ_SECONDS = 5.0
@@ -27,25 +24,22 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Sampling:
-    """Of one request. `condition`: what its chunks check; true where keys or the search engine select."""
+    """Of one request. `condition`: what its chunks check. `found`: by the search engine, where it selects."""
 
     engine: Engine
-    registry: Registry
     request: Request
     condition: ColumnElement[bool]
-    endpoints: Mapping[str, Endpoint]
+    found: Found | None
     small_max_records: int
 
-    def count(self, size: int, found: int | None) -> Count:
-        """How many, where `size` was counted up to `small_max_records` + 1, and `found` by the search engine."""
+    def count(self, size: int) -> Count:
+        """How many, where `size` was counted up to `small_max_records` + 1."""
         request = self.request
         if request.keys is not None:
             of_these = partial(count_present, records=request.records, tenant=request.tenant, keys=request.keys)
             return Count(len(request.keys), True, present=self._read(of_these), duplicates=request.duplicates)
-        if found is not None or size <= self.small_max_records:
+        if self.found is not None or size <= self.small_max_records:
             return Count(size, True)
-        if request.condition is None:
-            return Count(self.small_max_records, False)
         whole = self._read(partial(count_all, records=request.records, tenant=request.tenant, condition=self.condition))
         return Count(self.small_max_records, False, about=self._about()) if whole is None else Count(whole, True)
 
@@ -58,8 +52,8 @@ class Sampling:
         request = self.request
         if request.keys is not None:
             return spread(request.keys, sample)
-        if request.condition is None:
-            return self._searched(sample)
+        if self.found is not None:
+            return list(self.found.keys)
         pick = partial(
             sample_matching, records=request.records, tenant=request.tenant, condition=self.condition, count=sample
         )
@@ -71,12 +65,6 @@ class Sampling:
             f"no sample was found in {READ_SECONDS:g} s: few rows match, and no index leads to them; create one, or"
             " preview with ids"
         )
-
-    def _searched(self, sample: int) -> list[Key]:
-        try:
-            return sample_search(self.request, self.registry, self.endpoints, sample)
-        except (SearchTrouble, SearchUnset) as error:
-            raise PreviewUnable(f"no sample can be taken: {error}") from None
 
     def _about(self) -> int:
         with self.engine.connect() as connection:

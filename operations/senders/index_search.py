@@ -52,17 +52,22 @@ def count_documents(endpoint: Endpoint, alias: str, tenant: str, query: Mapping[
         return int(_whole(answer)["hits"]["total"]["value"])
 
 
-def sample_documents(endpoint: Endpoint, alias: str, tenant: str, query: Mapping[str, Any], count: int) -> list[str]:
-    """The keys (text form) of so many of the tenant's documents that match, by chance, the same while nothing changes.
+def sample_documents(
+    endpoint: Endpoint, alias: str, tenant: str, query: Mapping[str, Any], count: int
+) -> tuple[int, list[str]]:
+    """How many of the tenant's documents match, and the keys (text form) of so many of them, picked by chance.
 
-    What was written since the index was refreshed may be missing. Raises QueryRefused and SearchTrouble.
+    The pick is the same while nothing changes. Raises QueryRefused and SearchTrouble.
     """
     # https://docs.opensearch.org/latest/query-dsl/compound/function-score/
     by_chance = {"function_score": {"query": _forced(tenant, query), "random_score": _SEED, "boost_mode": "replace"}}
-    body = {"size": count, "query": by_chance, "sort": [{"_score": "desc"}, {"key": "asc"}], "_source": False}
+    sort = [{"_score": "desc"}, {"key": "asc"}]
+    body = {"size": count, "query": by_chance, "sort": sort, "_source": False, "track_total_hits": True}
     with _client(endpoint, COUNT_SECONDS) as client, _judged():
-        answer = client.search(index=alias, body=body, params={"allow_partial_search_results": "false"})
-        return [_key(hit) for hit in _whole(answer)["hits"]["hits"]]
+        with suppress(OpenSearchException):  # as before a freeze; who may only read sees what is a second old
+            client.indices.refresh(index=alias)
+        hits = _whole(client.search(index=alias, body=body, params={"allow_partial_search_results": "false"}))["hits"]
+        return int(hits["total"]["value"]), [_key(hit) for hit in hits["hits"]]
 
 
 def walk_documents(

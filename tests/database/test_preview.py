@@ -1,20 +1,26 @@
 """A preview runs the real chunk on a sample, tells what it did, and leaves nothing."""
 
 import json
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, Text, case, delete, text, update
 
-from bulklane import InvalidRequest, JobIdReused, Operation, OperationError
+from bulklane import InvalidRequest, JobIdReused, Operation, OperationError, PreviewUnable
 from bulklane.contracts.key import format_key
 from bulklane.operations.operation import Records
 from bulklane.operations.per_record import PerRecord
+from bulklane.operations.registry import load_registry
 from tests.database.jobs import accepted, common_columns, look, opened, operation_on, registry_of, rows, walk
-from tests.support.ledgers import AddParameters, AddToEntries, make_entries
-from tests.support.people import EditPeople, make_people, people
+from tests.support import kinds
+from tests.support.indexed import CHANNELS, TouchParcels, make_parcels
+from tests.support.ledgers import FIRST, AddParameters, AddToEntries, make_entries
+from tests.support.people import EditPeople, make_people, people, towns
 from tests.support.previews import previewed
 
+INDEXES = {channel.name: channel for channel in CHANNELS}
 BY_ACCOUNT = {"field": "account", "op": "=", "value": "acc-1"}
 
 
@@ -214,6 +220,15 @@ def test_a_live_walk_without_its_index_is_refused_as_by_a_submission(engine: Eng
         previewed(engine, operation, {"all": True, "live": True})
 
 
+def test_a_search_whose_index_is_unknown_here_is_told(engine: Engine) -> None:
+    make_parcels(engine, 3)
+    with pytest.raises(PreviewUnable, match="set BULKLANE_CHANNELS__PARCELS__URL"):
+        previewed(engine, TouchParcels(), {"search": {"term": {"n": 0}}}, channels=INDEXES)
+    found = previewed(engine, TouchParcels(), {"all": True}, channels=INDEXES)
+    assert [(one.effect, one.in_all, one.seconds) for one in found.effects] == [("document", 3, None)]
+    assert [owed.body for record in found.sample for owed in record.owes] == [None] * 3
+
+
 def test_who_owns_the_data_is_told_and_refuses_nothing(engine: Engine) -> None:
     make_entries(engine, 3)
     assert previewed(engine, AddToEntries(), {"all": True}).holders == []
@@ -244,3 +259,46 @@ def test_the_rate_is_that_of_jobs_which_came_to_their_end(engine: Engine) -> Non
     assert after.jobs == 2
     assert after.rows_per_second == pytest.approx(20)
     assert after.seconds == pytest.approx(2)
+
+
+BEFORE = FIRST - timedelta(microseconds=1)
+KEYS: list[tuple[str, list[Any], list[str]]] = [
+    ("numbered", [-5, 2**63 - 1, 0], ["-5", "0", "9223372036854775807"]),
+    ("named", ["é", "a%b:c", " ", "Z"], [" ", "Z", "a%b:c", "é"]),
+    ("unique_ids", [UUID(int=9), UUID(int=2)], [str(UUID(int=2)), str(UUID(int=9))]),
+    (
+        "timed",
+        [FIRST, FIRST - timedelta(microseconds=1)],
+        ["2026-03-29T11:59:59.999999Z", "2026-03-29T12:00:00.000000Z"],
+    ),
+]
+
+
+@pytest.mark.parametrize("selection", [{"all": True}, {"all": True, "live": True}, {}], ids=["all", "live", "ids"])
+@pytest.mark.parametrize(("name", "values", "texts"), KEYS, ids=[name for name, *_ in KEYS])
+def test_keys_of_every_kind(
+    engine: Engine, name: str, values: list[Any], texts: list[str], selection: dict[str, Any]
+) -> None:
+    kinds.make_tables(engine, **{name: values})
+    operation = load_registry([kinds.MODULE]).operation(name)
+    found = previewed(engine, operation, selection or {"ids": [*texts, texts[0]]})
+    assert [record.key for record in found.sample] == texts
+    assert found.outcomes == {"changed": len(texts)}
+    assert found.count.present == (None if selection else len(texts))
+
+
+def test_a_statement_that_reads_another_table(engine: Engine) -> None:
+    make_people(engine, 3)
+    with engine.begin() as connection:
+        connection.execute(towns.insert(), [{"town_id": 1, "name": "Ulm"}])
+        connection.execute(text("UPDATE person SET town_id = 1 WHERE id = 2"))
+    renaming = update(people).values(name=towns.c.name).where(people.c.town_id == towns.c.town_id)
+    operation = type("Renaming", (SetPeople,), {"change": lambda self, parameters: renaming})()
+    found = previewed(engine, operation, {"all": True})
+    assert found.outcomes == {"skipped": 2, "changed": 1}
+    assert [(record.reason, record.differing) for record in found.sample] == [
+        ("no longer matches", []),
+        ("", ["name", "row_version"]),
+        ("no longer matches", []),
+    ]
+    assert found.sample[1].after == {"id": 2, "name": "Ulm", "row_version": 2}

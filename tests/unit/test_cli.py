@@ -28,7 +28,8 @@ from bulklane.starter.status import JobStatus
 from bulklane.starter.views import JsonView, LineView
 
 JOB_COMMANDS = (
-    *("submit", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify", "undecided", "decide"),
+    *("submit", "preview", "status", "watch", "pause", "resume", "cancel", "throttle", "retry", "verify"),
+    *("undecided", "decide"),
 )
 COMMANDS = ("up", "env", "install", "reconcile", "reindex", *JOB_COMMANDS)
 OURS = ("BULKLANE_", "DATABASE_URL", "TEMPORAL_", "OPENSEARCH_URL")
