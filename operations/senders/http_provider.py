@@ -1,6 +1,7 @@
 """A provider over HTTP: one POST per record with an idempotency key, and a look-up by key."""
 
 import ssl
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,30 +48,31 @@ class HttpProvider:
 
     def connect(self, endpoint: Endpoint, concurrency: int) -> "HttpProviderSender":
         """A sender with as many connections as calls at once."""
-        headers = {"Authorization": f"Bearer {endpoint.token}"} if endpoint.token else {}
         # httpx's own pool is quadratic in its connections (encode/httpx#3215)
-        client = httpx.AsyncClient(
-            base_url=endpoint.url,
-            headers=headers,
-            timeout=self.call_seconds,
-            follow_redirects=False,
-            transport=AiohttpTransport(verify=_trusted(), limits=httpx.Limits(max_connections=concurrency)),
-        )
-        return HttpProviderSender(self, client)
+        transport = AiohttpTransport(verify=_trusted(), limits=httpx.Limits(max_connections=concurrency))
+        return HttpProviderSender(self, endpoint, transport)
 
 
 class HttpProviderSender:
-    """Sends to one provider; never re-sends by itself."""
+    """Sends to one provider; never re-sends by itself, follows no redirect and keeps no cookie.
 
-    def __init__(self, provider: HttpProvider, client: httpx.AsyncClient) -> None:
+    It speaks to the transport: what httpx's client does around it (merging, redirects, cookies) isn't wanted here, and
+    takes as much time as the call.
+    """
+
+    def __init__(self, provider: HttpProvider, endpoint: Endpoint, transport: httpx.AsyncBaseTransport) -> None:
         self._provider = provider
-        self._client = client
+        self._transport = transport
+        self._base = httpx.URL(endpoint.url)
+        self._headers = {"Accept": "*/*", "User-Agent": "bulklane"} | _authorization(self._base, endpoint.token)
+        self._post_url = self._url(provider.path)
+        self._extensions = {"timeout": httpx.Timeout(provider.call_seconds).as_dict()}
 
     async def send(self, call: Call) -> Answer:
         """One POST; what its answer, or the lack of one, says of the effect."""
         headers = {self._provider.key_header: call.idempotency_key, "Content-Type": "application/json"}
         try:
-            response = await self._client.post(self._provider.path, content=call.body.encode(), headers=headers)
+            response = await self._answer("POST", self._post_url, headers, call.body.encode())
         except (httpx.HTTPError, aiohttp.ClientError) as error:
             if isinstance(error.__cause__, _NEVER_CONNECTED):
                 # the connection was never made, so nothing was asked
@@ -84,7 +86,7 @@ class HttpProviderSender:
             raise NoLookUp("the channel has no look-up")
         path = self._provider.look_up_path.format(key=quote(call.idempotency_key, safe=""))
         try:
-            response = await self._client.get(path)
+            response = await self._answer("GET", self._url(path), {}, b"")
         except (httpx.HTTPError, aiohttp.ClientError) as error:
             return Unknown(f"no answer: {_short(error.__cause__ or error)}")
         status = response.status_code
@@ -98,7 +100,21 @@ class HttpProviderSender:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._transport.aclose()
+
+    def _url(self, path: str) -> httpx.URL:
+        raw = self._base.raw_path.rstrip(b"/") + b"/" + path.lstrip("/").encode()
+        return self._base.copy_with(raw_path=raw, userinfo=b"")
+
+    async def _answer(self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes) -> httpx.Response:
+        whole = {**self._headers, **headers}
+        request = httpx.Request(method, url, headers=whole, content=content, extensions=self._extensions)
+        response = await self._transport.handle_async_request(request)
+        try:
+            await response.aread()
+        finally:
+            await response.aclose()
+        return response
 
     def _judge(self, response: httpx.Response, judge: Judge) -> Answer:
         status = response.status_code
@@ -122,6 +138,15 @@ class HttpProviderSender:
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return Unknown(f"the provider answered {status}")
         return Unknown(f"the provider answered {status} with a body that doesn't say whether it was done")
+
+
+def _authorization(url: httpx.URL, token: str | None) -> dict[str, str]:
+    if token:
+        return {"Authorization": f"Bearer {token}"}
+    if url.userinfo:
+        # RFC 7617, of a URL with user and password
+        return {"Authorization": f"Basic {b64encode(f'{url.username}:{url.password}'.encode()).decode()}"}
+    return {}
 
 
 @cache
