@@ -7,6 +7,7 @@ repeats at most the calls in flight and those marked ahead, each under the same 
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -33,6 +34,9 @@ MARK_AHEAD = 0.15
 
 # a round that comes at once would settle a call or two; what is marked ahead lasts longer than this
 ROUND_SECONDS = 0.01
+
+# how often it asks for those that were sent before, where there are enough that never were: a statement less a round
+AGAIN_SECONDS = 0.1
 
 _D = DeliveryState
 
@@ -71,6 +75,7 @@ class CallDelivery:
         self._slots = asyncio.Semaphore(channel.concurrency)
         self._wake = asyncio.Event()
         self._ending = False
+        self._again_at = 0.0
         self._in_round: list[Settlement] = []
         self._round_task: asyncio.Task[list[_Begun]] | None = None
 
@@ -168,7 +173,19 @@ class CallDelivery:
         return self._pace.take(connection, room, calls, claimable)
 
     def _claim(self, connection: Connection, most: int) -> list[Claim]:
-        return deliveries.claim(
+        now = time.monotonic()
+        claims: list[Claim] = []
+        if now < self._again_at:
+            claims = self._claim_by(deliveries.claim_first, connection, most)
+        if len(claims) < most:
+            again = self._claim_by(deliveries.claim, connection, most - len(claims))
+            more_due = any(one.attempts > 1 or one.doubtful for one in again)
+            self._again_at = now if more_due else now + AGAIN_SECONDS
+            claims += again
+        return claims
+
+    def _claim_by(self, claim: Callable[..., list[Claim]], connection: Connection, most: int) -> list[Claim]:
+        return claim(
             connection,
             self._job.job_no,
             self._channel.name,

@@ -22,6 +22,8 @@ LONGEST_ASK = 1.0
 SPREAD_SHARE = 0.1
 LONGEST_SPREAD = 5.0
 CALLS_MARGIN = 5.0
+# how old what others were told may be, where a channel has no limits: a statement less in most rounds
+READ_SECONDS = 0.1
 
 
 def backoff(attempts: int) -> float:
@@ -43,6 +45,7 @@ class CallPace:
         self._calls_seconds = call_seconds * 2 + CALLS_MARGIN
         self._starts: list[float] = []
         self._blocked_until = 0.0
+        self._read_at = 0.0
         self._untold = 0.0
         self._troubles = 0
         self._window: float = float("inf")
@@ -89,7 +92,9 @@ class CallPace:
         room = int(min(room, self._window - calls))
         sender = self._sender
         if not sender.limits.any:
-            self._follow(limit.blocked_seconds(connection, sender.channel, sender.tenant))
+            if time.monotonic() > self._read_at:
+                self._follow(limit.blocked_seconds(connection, sender.channel, sender.tenant))
+                self._read_at = time.monotonic() + READ_SECONDS
             return [] if self.blocked_seconds else [time.monotonic()] * max(0, room)
         self._starts = [one for one in self._starts if one > time.monotonic() - START_LIFE]
         held = len(self._starts)

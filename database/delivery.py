@@ -1,6 +1,6 @@
 """Deliveries: one provider effect for one record, claimed before its call and settled by its token after it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from sqlalchemy import (
     Connection,
     Double,
     Integer,
+    Row,
     ScalarSelect,
     Select,
     Text,
@@ -87,6 +88,10 @@ _DUE = or_(
 )
 
 
+def _all_of(column: ColumnElement[str]) -> ColumnElement[Any]:
+    return cast(select(func.array_agg(column.distinct())).scalar_subquery(), ARRAY(Text()))
+
+
 def _again() -> Any:
     """Claim what was sent before and may be sent or looked up again: due, or its sender is gone."""
     due = (
@@ -104,7 +109,14 @@ def _again() -> Any:
     )
     claimed = (
         update(delivery)
-        .where(delivery.c.job_no == bindparam("of_job"), delivery.c.effect == due.c.effect, delivery.c.key == due.c.key)
+        .where(
+            delivery.c.job_no == bindparam("of_job"),
+            delivery.c.effect == due.c.effect,
+            delivery.c.key == due.c.key,
+            # said twice, as in _SETTLE
+            delivery.c.effect == func.any(_all_of(due.c.effect)),
+            delivery.c.key == func.any(_all_of(due.c.key)),
+        )
         .values(
             state=_D.SENDING,
             token=_TOKEN,
@@ -296,6 +308,9 @@ _SETTLE = (
         delivery.c.job_no == bindparam("of_job"),
         delivery.c.effect == _arrays.c.effect,
         delivery.c.key == _arrays.c.key,
+        # said twice: a job newer than the table's statistics seems to have one delivery, and all of them would be read
+        delivery.c.effect == func.any(cast(bindparam("distinct_effects"), ARRAY(Text()))),
+        delivery.c.key == func.any(cast(bindparam("keys"), ARRAY(Text()))),
         # done always wins: the call has happened, whoever holds the claim now
         or_(
             and_(delivery.c.token == _arrays.c.token, delivery.c.state.in_(OPEN_STATES)),
@@ -321,9 +336,24 @@ def claim(
 ) -> list[Claim]:
     """Mark up to `most` deliveries as `sending` with the token, those already begun first; they may be made now."""
     values = {"of_job": job_no, "of_channel": channel, "new_token": token, "claim_seconds": claim_seconds}
-    rows = list(connection.execute(_AGAIN, values | {"most": most}))
-    if len(rows) < most:
-        rows += connection.execute(_FIRST, values | {"most": most - len(rows), "of_turn": turn})
+    claims = _claims(connection.execute(_AGAIN, values | {"most": most}), token)
+    if len(claims) < most:
+        left = most - len(claims)
+        claims += claim_first(
+            connection, job_no, channel, turn=turn, most=left, token=token, claim_seconds=claim_seconds
+        )
+    return claims
+
+
+def claim_first(
+    connection: Connection, job_no: int, channel: str, *, turn: int, most: int, token: UUID, claim_seconds: float
+) -> list[Claim]:
+    """As `claim`, but only those that were never sent."""
+    values = {"of_job": job_no, "of_channel": channel, "new_token": token, "claim_seconds": claim_seconds}
+    return _claims(connection.execute(_FIRST, values | {"most": most, "of_turn": turn}), token)
+
+
+def _claims(rows: Iterable[Row[Any]], token: UUID) -> list[Claim]:
     return [
         Claim(
             row.effect,
@@ -360,6 +390,7 @@ def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence
             "of_job": job_no,
             "effects": [one.effect for one in ordered],
             "keys": [one.key for one in ordered],
+            "distinct_effects": sorted({one.effect for one in ordered}),
             "tokens": [one.token for one in ordered],
             "states": [str(one.state) for one in ordered],
             "codes": [one.code for one in ordered],
