@@ -28,9 +28,13 @@ CHANGED = "changed"
 _OUTCOMES = select(outcome.c.key, outcome.c.kind, outcome.c.code, outcome.c.reason).where(
     outcome.c.job_no == bindparam("of_job")
 )
-_OWED = select(owed.c.effect, owed.c.channel, owed.c["keys"], owed.c.bodies).where(owed.c.job_no == bindparam("of_job"))
+_OWED = (
+    select(owed.c.effect, owed.c.channel, owed.c["keys"], owed.c.bodies)
+    .where(owed.c.job_no == bindparam("of_job"))
+    .order_by(owed.c.effect)
+)
 # a deferred constraint is looked at by the commit, which never comes
-_CHECK_DEFERRED = text("SET CONSTRAINTS ALL IMMEDIATE").order_by(owed.c.effect)
+_CHECK_DEFERRED = text("SET CONSTRAINTS ALL IMMEDIATE")
 
 HELD_BY_OTHERS = (
     "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither waits long"
