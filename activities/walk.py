@@ -20,7 +20,7 @@ from bulklane.contracts.walk import SegmentEnd
 from bulklane.database import range as ranges
 from bulklane.database.constraint import broken_rule
 from bulklane.database.course import Course
-from bulklane.database.engine import limited_transaction
+from bulklane.database.engine import limited_transaction, single_statements
 from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.range import RangeRef
 from bulklane.database.trouble import note_trouble, tell_slowed
@@ -28,6 +28,8 @@ from bulklane.database.wish import Wanted, read_wish, set_wish
 
 LONGEST_PAUSE = 0.5
 LONGEST_SLEEP = 0.25
+# the worker sends no more of them anyway, and each wakes another thread in the middle of the walk
+BEAT_SECONDS = 0.2
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Walk:
     retry_seconds: float = 0.0
     _told: str = ""
     _pause: float = 0.0
+    _beat_at: float = 0.0
 
     def run(self, until: float) -> SegmentEnd:
         """Chunk after chunk; before each of them every reason to stop or to go slower is looked at."""
@@ -58,12 +61,17 @@ class Walk:
                 return SegmentEnd.SHUT
             if (end := self._step(until)) is not None:
                 return end
-            activity.heartbeat(self.standing.cursor)
+            self._beat()
             give_way()
             if self.watch.stopped():
                 return SegmentEnd.WISH
             if (activity.is_worker_shutdown() or time.monotonic() > until) and not self.standing.done:
                 return SegmentEnd.CONTINUE
+
+    def _beat(self) -> None:
+        if time.monotonic() > self._beat_at:
+            activity.heartbeat(self.standing.cursor)
+            self._beat_at = time.monotonic() + BEAT_SECONDS
 
     def _step(self, until: float) -> SegmentEnd | None:
         """One chunk, or one wait; a reason to end the segment."""
@@ -209,5 +217,5 @@ class Walk:
         )
 
     def _wanted(self) -> Wanted:
-        with self.engine.begin() as connection:
+        with single_statements(self.engine) as connection:
             return read_wish(connection, self.ref.job_no)

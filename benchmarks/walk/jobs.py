@@ -18,8 +18,8 @@ _POLL = 0.1
 _DEADLINE = 1_200.0
 
 _SECONDS = text("""
-SELECT extract(epoch FROM max(written_at) - coalesce(selected_at, opened_at))::float8 AS walk,
-       extract(epoch FROM coalesce(selected_at, opened_at) - opened_at)::float8 AS before,
+SELECT extract(epoch FROM max(written_at))::float8 - min(chunk.epoch) / 1e6 AS walk,
+       extract(epoch FROM selected_at - opened_at)::float8 AS before,
        count(*) AS chunks, sum(chunk.changed) AS changed
 FROM bulklane.job JOIN bulklane.selection USING (selection_no) JOIN bulklane.chunk USING (job_no)
 WHERE job_id = :job
@@ -29,7 +29,7 @@ GROUP BY selected_at, opened_at
 
 @dataclass(frozen=True)
 class Walked:
-    """One job's walk: seconds from its first segment's start to its last commit, and before that, of its freeze."""
+    """One job's walk: seconds from when its first segment was scheduled to its last commit; before that, its freeze."""
 
     job_id: str
     seconds: float
