@@ -36,6 +36,8 @@ _OWED = (
 # a deferred constraint is looked at by the commit, which never comes
 _CHECK_DEFERRED = text("SET CONSTRAINTS ALL IMMEDIATE")
 
+# seconds
+PATIENCE = 5.0
 HELD_BY_OTHERS = (
     "a record of the sample, or what it refers to, is locked by another transaction, and a preview neither waits long"
     " nor skips it: try again"
@@ -150,6 +152,10 @@ class Trial:
     def transact(self) -> Any:
         """A transaction within the limits, rolled back at its end."""
         return rolled_back_transaction(self.engine, statement=self.statement, transaction=self.transaction)
+
+    def patiently(self) -> Any:
+        """The same for questions that hold no row of the users'."""
+        return rolled_back_transaction(self.engine, statement=PATIENCE, transaction=2 * PATIENCE)
 
 
 def stage(connection: Connection, plan: ChunkPlan, keys: Sequence[Key]) -> tuple[RangeRef, Slice]:

@@ -21,7 +21,7 @@ def _of_selection(trial: Trial, request: Request) -> list[NamedScan]:
     if request.keys is not None or request.condition is None:
         return []
     plan = trial.plan
-    with trial.transact() as connection:
+    with trial.patiently() as connection:
         scans = selection_scans(connection, plan.records, plan.tenant, plan.condition, live=request.live)
     filtered = [column.name for column in columns_read(plan.condition)]
     advice = _index(request, filtered or [column.name for column in request.records.key])
@@ -30,7 +30,9 @@ def _of_selection(trial: Trial, request: Request) -> list[NamedScan]:
 
 
 def _of_chunk(trial: Trial, request: Request, keys: Sequence[Key]) -> list[NamedScan]:
-    with trial.transact() as connection:
+    # to be told a plan takes no row; where a function decides, it is shown one record, which is held for it
+    transact = trial.transact if trial.plan.decide else trial.patiently
+    with transact() as connection:
         scans: list[Scan] = []
         if not request.live:
             scans = chunk_scans(connection, trial.plan, keys[:1] if trial.plan.decide else keys)

@@ -14,7 +14,8 @@ from benchmarks.walk.table import TENANT
 from bulklane import Client
 from bulklane.starter.local import LocalStack
 
-_POLL = 0.1
+# a look costs the database some milliseconds
+_POLL = 0.5
 _DEADLINE = 1_200.0
 
 _SECONDS = text("""
