@@ -36,7 +36,7 @@ cases: $(INSTALLED)  ## The cases of the public failure reports, a line each, an
 	$(BIN)/python -m tests.cases
 
 chaos-effects: $(INSTALLED)  ## 5,000 effects on each kind of provider, with faults and killed workers
-	$(PYTEST) -m chaos tests/acceptance/effects
+	$(PYTEST) -m chaos tests/acceptance/effects tests/database/deliveries
 
 bench: bench-walk bench-effects  ## All the benchmarks
 

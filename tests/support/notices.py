@@ -19,7 +19,10 @@ NOTICES = HttpProvider(
 )
 _UNBLOCK = text("UPDATE bulklane.channel_limit SET blocked_until = NULL")
 _DUE = text("UPDATE bulklane.delivery SET due = now(), claimed_until = now()")
-_OPEN = "SELECT count(*) FROM bulklane.delivery WHERE state IN ('sending', 'later', 'unknown')"
+_OPEN = """
+SELECT (SELECT count(*) FROM bulklane.delivery WHERE state IN ('sending', 'later', 'unknown'))
+  + (SELECT count(*) FROM bulklane.owed WHERE taken_to < size)
+"""
 
 
 def channel_of(sender: HttpProvider = NOTICES, **channel: Any) -> Channel:

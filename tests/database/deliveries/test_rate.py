@@ -43,7 +43,9 @@ def ended(processes: list[ChildProcess], seconds: float) -> None:
     assert [one.returncode for one in processes] == [0] * len(processes), processes[0].tail_of_log()
 
 
-@pytest.mark.parametrize(("rate", "count", "burst"), [(10, 250, 5), (100, 2500, 20)])
+@pytest.mark.parametrize(
+    ("rate", "count", "burst"), [pytest.param(10, 250, 5, marks=pytest.mark.chaos), (100, 2500, 20)]
+)
 def test_the_allowed_rate_is_used_and_not_passed(
     counted: Engine,
     database_url: str,
