@@ -32,7 +32,6 @@ from bulklane.database.range import RangeRef
 from bulklane.database.wish import note_heard, set_wish
 from bulklane.operations.operation import Registry
 
-# a wait in a slot hears wishes and beats as often as this
 MOST_ATTEMPTS_OF_A_BUG = 8
 
 

@@ -27,6 +27,7 @@ from bulklane.database.trouble import note_trouble, tell_slowed
 from bulklane.database.wish import Wanted, read_wish, set_wish
 
 LONGEST_PAUSE = 0.5
+# a wait in a slot hears wishes and beats as often as this
 LONGEST_SLEEP = 0.25
 # the worker sends no more of them anyway, and each wakes another thread in the middle of the walk
 BEAT_SECONDS = 0.2

@@ -6,7 +6,6 @@ The sort key is the document's `key`: it never changes and is unique within a te
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 import stamina
 from opensearchpy import OpenSearch
@@ -14,6 +13,7 @@ from opensearchpy.exceptions import ConnectionError as NoConnection
 from opensearchpy.exceptions import OpenSearchException, TransportError
 
 from bulklane.operations.channel import Endpoint
+from bulklane.operations.senders.search_index import credentials_of
 
 # the most that one request may ask for is 10,000 (index.max_result_window)
 PAGE = 5000
@@ -178,6 +178,4 @@ def _cause(info: Any, part: str) -> str:
 
 
 def _client(endpoint: Endpoint, seconds: float) -> OpenSearch:
-    parts = urlsplit(endpoint.url)
-    credentials = (parts.username, parts.password or "") if parts.username else None
-    return OpenSearch([endpoint.url], http_auth=credentials, timeout=seconds, max_retries=0)
+    return OpenSearch([endpoint.url], http_auth=credentials_of(endpoint), timeout=seconds, max_retries=0)

@@ -49,14 +49,19 @@ class SearchIndex:
 
 def connect_search(endpoint: Endpoint, seconds: float) -> AsyncOpenSearch:
     """A client that never sends twice by itself; one per event loop."""
-    parts = urlsplit(endpoint.url)
     return AsyncOpenSearch(
         [endpoint.url],
         connection_class=AsyncHttpConnection,
         timeout=seconds,
         max_retries=0,
-        http_auth=(parts.username, parts.password or "") if parts.username else None,
+        http_auth=credentials_of(endpoint),
     )
+
+
+def credentials_of(endpoint: Endpoint) -> tuple[str, str] | None:
+    """User and password of an engine's URL, if it has them."""
+    parts = urlsplit(endpoint.url)
+    return (parts.username, parts.password or "") if parts.username else None
 
 
 class SearchIndexSender:
