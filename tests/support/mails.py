@@ -1,9 +1,12 @@
 """A real mail server (aiosmtpd) that takes, refuses, hangs or drops as it is told."""
 
 import asyncio
+import socket
+import ssl
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -84,6 +87,36 @@ def mail_server(**options: Any) -> Iterator[Mailbox]:
         yield mailbox
     finally:
         controller.stop()
+
+
+@contextmanager
+def impolite_mail_server(context: ssl.SSLContext) -> Iterator[tuple[str, threading.Event]]:
+    """A server for one connection that answers QUIT and never ends its TLS; the event: the client closed its socket."""
+    left = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=_serve_one, args=(listening, context, left))
+        serving.start()
+        yield f"smtps://127.0.0.1:{listening.getsockname()[1]}", left
+        serving.join(10)
+
+
+def _serve_one(listening: socket.socket, context: ssl.SSLContext, left: threading.Event) -> None:
+    with context.wrap_socket(listening.accept()[0], server_side=True, suppress_ragged_eofs=False) as connection:
+        connection.sendall(b"220 ready\r\n")
+        told = {b"DATA": b"354 go on\r\n", b"QUIT": b"221 bye\r\n"}
+        said, lines = b"", iter(connection.makefile("rb"))
+        while said != b"QUIT":
+            said = next(lines)[:4].strip()
+            connection.sendall(told.get(said, b"250 OK\r\n"))
+            while said == b"DATA" and next(lines) != b".\r\n":
+                pass
+            if said == b"DATA":
+                connection.sendall(b"250 OK\r\n")
+        with suppress(ConnectionResetError), socket.socket(fileno=connection.detach()) as plain:
+            plain.settimeout(10)
+            while plain.recv(1000):
+                pass
+        left.set()
 
 
 def only(user: str, password: str) -> Any:

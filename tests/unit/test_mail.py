@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from bulklane import Done, Endpoint, Held, Later, Refused, SmtpMail, Unknown
 from bulklane.operations.operation import OperationError
 from bulklane.operations.sender import Answer, Call
 from bulklane.stack import free_port
-from tests.support.mails import DROP, HANG, Mailbox, mail_server, only
+from tests.support.mails import DROP, HANG, Mailbox, impolite_mail_server, mail_server, only
 
 MAIL = SmtpMail("no-reply@acme.example", call_seconds=5.0)
 
@@ -124,21 +125,42 @@ def test_a_server_without_starttls_holds_a_channel_that_wants_it(mailbox: Mailbo
     assert mailbox.taken == []
 
 
-@pytest.mark.parametrize("scheme", ["smtp", "smtps"])
-def test_tls_with_a_certificate_that_is_trusted_or_not(tmp_path: Path, scheme: str) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+def certified(folder: Path) -> tuple[ssl.SSLContext, str]:
+    """A server's TLS, and the certificate to trust."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
     request = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
     command = ["openssl", *request.split(), "-keyout", str(key), "-out", str(certificate)]
     subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
+    return context, str(certificate)
+
+
+@pytest.mark.parametrize("scheme", ["smtp", "smtps"])
+def test_tls_with_a_certificate_that_is_trusted_or_not(tmp_path: Path, scheme: str) -> None:
+    context, certificate = certified(tmp_path)
     options = {"tls_context": context, "require_starttls": True} if scheme == "smtp" else {"ssl_context": context}
     with mail_server(**options) as mailbox:
         url = mailbox.url.replace("smtp://", f"{scheme}://").removesuffix("?tls=none")
-        trusting = SmtpMail(MAIL.sender, call_seconds=5.0, certificates=str(certificate))
+        trusting = SmtpMail(MAIL.sender, call_seconds=5.0, certificates=certificate)
         assert isinstance(send(url, call(), mail=trusting)[0], Done)
         assert isinstance(send(url, call(), mail=SmtpMail(MAIL.sender, call_seconds=5.0))[0], Held)
         assert len(mailbox.taken) == 1
+
+
+def test_a_server_that_says_no_goodbye_keeps_no_socket_open(tmp_path: Path) -> None:
+    context, certificate = certified(tmp_path)
+    mail = SmtpMail(MAIL.sender, call_seconds=5.0, certificates=certificate)
+
+    async def leave(url: str, left: threading.Event) -> Answer:
+        sender = mail.connect(Endpoint(url, None), 1)
+        answer = await sender.send(call())
+        await sender.close()
+        assert await asyncio.to_thread(left.wait, 5)
+        return answer
+
+    with impolite_mail_server(context) as (url, left):
+        assert isinstance(asyncio.run(leave(url, left)), Done)
 
 
 @pytest.mark.parametrize(
