@@ -33,11 +33,18 @@ from sqlalchemy import (
 )
 
 from bulklane.contracts.effect import DeliveryState
-from bulklane.database.effect import DELIVERY_ON_CHANNEL, OPEN_DELIVERY, OPEN_OWED, OPEN_STATES, OWED_ON_CHANNEL
+from bulklane.database.effect import (
+    DELIVERY_ON_CHANNEL,
+    LONGEST_ANSWER,
+    OPEN_DELIVERY,
+    OPEN_OWED,
+    OPEN_STATES,
+    OWED_ON_CHANNEL,
+)
+from bulklane.database.storable import storable
 from bulklane.database.tables import delivery, owed
 
 _D = DeliveryState
-LONGEST_ANSWER = 500
 
 
 @dataclass(frozen=True)
@@ -393,8 +400,8 @@ def settle_deliveries(connection: Connection, job_no: int, settlements: Sequence
             "distinct_effects": sorted({one.effect for one in ordered}),
             "tokens": [one.token for one in ordered],
             "states": [str(one.state) for one in ordered],
-            "codes": [one.code for one in ordered],
-            "answers": [one.answer[:LONGEST_ANSWER] for one in ordered],
+            "codes": [storable(one.code, LONGEST_ANSWER) for one in ordered],
+            "answers": [storable(one.answer, LONGEST_ANSWER) for one in ordered],
             "dues": [one.due_seconds for one in ordered],
             "unsent": [int(one.unsent) for one in ordered],
             "permissions": [one.permitted for one in ordered],

@@ -20,9 +20,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.effect import FINAL_DELIVERY_STATES, DeliveryState
+from bulklane.database.storable import storable
 from bulklane.database.tables import delivery, job, job_resource, owed
 
 _D = DeliveryState
+LONGEST_ANSWER = 500
 OPEN_STATES = tuple(state for state in DeliveryState if state not in FINAL_DELIVERY_STATES)
 
 
@@ -252,8 +254,8 @@ def settle_slice(
                 "place": piece.place + place,
                 "state": _D.REFUSED,
                 "attempts": 1,
-                "code": code,
-                "answer": reason[:500],
+                "code": storable(code, LONGEST_ANSWER),
+                "answer": storable(reason, LONGEST_ANSWER),
             }
             for place, code, reason in refused
         ]

@@ -8,10 +8,12 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.database.effect import OPEN_STATES
 from bulklane.database.limit import WHOLE
+from bulklane.database.storable import storable
 from bulklane.database.tables import channel_limit, delivery, job, owed
 
 FIRST_PROBE = 15.0
 LONGEST_PROBE = 300.0
+LONGEST_WHY = 500
 
 _c = channel_limit.c
 
@@ -92,7 +94,7 @@ _WAITS = (
 def hold(connection: Connection, channel: str, why: str) -> bool:
     """Hold the channel for everybody; True where it wasn't held before."""
     connection.execute(_ENSURE, {"of_channel": channel})
-    return connection.execute(_HOLD, {"of_channel": channel, "why": why[:500]}).rowcount == 1
+    return connection.execute(_HOLD, {"of_channel": channel, "why": storable(why, LONGEST_WHY)}).rowcount == 1
 
 
 def read_hold(connection: Connection, channel: str) -> Hold | None:

@@ -34,6 +34,7 @@ from bulklane.contracts.key import KeyType
 from bulklane.database.chunk import locked_records
 from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, Decision, RecordOutcome
 from bulklane.database.record import RecordSet, key_text, own_name, same_key, unnested
+from bulklane.database.storable import storable
 from bulklane.database.tables import KEY_TYPES
 
 LONGEST_DECIDING = 0.4
@@ -125,12 +126,9 @@ class RecordChange:
 
 
 def _outcome(key: str, answer: NotChanged) -> RecordOutcome:
-    return RecordOutcome(key, answer.kind, _storable(answer.code), _storable(answer.reason))
-
-
-def _storable(text: str) -> str:
-    """Without what PostgreSQL can't store: NUL, half a surrogate pair."""
-    return str(text)[:LONGEST_REASON].replace("\x00", "").encode(errors="replace").decode()
+    return RecordOutcome(
+        key, answer.kind, storable(answer.code, LONGEST_REASON), storable(answer.reason, LONGEST_REASON)
+    )
 
 
 def _array(name: str, of: TypeEngine[Any]) -> ColumnElement[Any]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from bulklane.contracts.effect import DeliveryState
-from bulklane.database.effect import DELIVERY_ON_CHANNEL, OPEN_DELIVERY
+from bulklane.database.effect import DELIVERY_ON_CHANNEL, LONGEST_ANSWER, OPEN_DELIVERY
+from bulklane.database.storable import storable
 from bulklane.database.tables import delivery, owed
 
 _D = DeliveryState
@@ -77,8 +78,8 @@ def settle_reopened(
             "of_effect": piece.effect,
             "of_key": key,
             "to_state": _D.REFUSED if place in again else _D.DONE,
-            "new_code": again.get(place, ("", ""))[0],
-            "new_answer": again.get(place, ("", ""))[1][:500],
+            "new_code": storable(again.get(place, ("", ""))[0], LONGEST_ANSWER),
+            "new_answer": storable(again.get(place, ("", ""))[1], LONGEST_ANSWER),
         }
         for place, key in enumerate(piece.keys)
     ]
