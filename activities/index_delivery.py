@@ -3,14 +3,14 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
 from bulklane.activities.plan import operation_of
 from bulklane.contracts.key import read_key
 from bulklane.database import effect, search_index
-from bulklane.database.document import read_documents
+from bulklane.database.document import UnreadableRecord, read_documents
 from bulklane.database.effect import OwedSlice
 from bulklane.database.job import Job
 from bulklane.database.reopened import Reopened, reopened, settle_reopened
@@ -95,11 +95,14 @@ class IndexDelivery:
             again = [] if slices else reopened(connection, self._job.job_no, self._channel, REOPENED_AT_ONCE)
             return [*slices, *again]
 
-    async def _send(self, piece: OwedSlice | Reopened) -> None:
-        """Send a piece and settle it; where some of it has to be read and sent again, it stays owed."""
+    async def _send(self, piece: OwedSlice | Reopened) -> bool:
+        """Send a piece and settle it; where some of it has to be read and sent again, it stays owed: False."""
         clock = asyncio.get_running_loop().time
         read_at = clock()
-        batch = await asyncio.to_thread(self._read, piece)
+        try:
+            batch = await asyncio.to_thread(self._read, piece)
+        except UnreadableRecord as error:
+            return await self._send_apart(piece, error)
         answers: list[Answer] = [Later()] * len(batch.documents)
         for attempt in range(TRIES):
             undecided = [n for n, answer in enumerate(answers) if not isinstance(answer, (Done, Refused))]
@@ -110,19 +113,32 @@ class IndexDelivery:
                 await asyncio.sleep(random.uniform(0, self._backoff))  # noqa: S311
                 self._backoff = min(LONGEST_BACKOFF, self._backoff * 2)
             if clock() - read_at > FRESH_SECONDS:
-                return
+                return False
             for n, answer in zip(undecided, await self._index(batch, undecided), strict=True):
                 answers[n] = answer
             held = next((one.reason for one in answers if isinstance(one, Held)), None)
             if held is not None:
                 self.held = held
-                return
+                return False
         if any(isinstance(answer, (Later, Unknown)) for answer in answers):
-            return
+            return False
         self._backoff = SHORTEST_BACKOFF
         refused = [
             (place, answer.code, answer.reason) for place, answer in enumerate(answers) if isinstance(answer, Refused)
         ]
+        await self._settled(piece, refused)
+        return True
+
+    async def _send_apart(self, piece: OwedSlice | Reopened, error: UnreadableRecord) -> bool:
+        """One of them can't be read: it is refused alone, and its neighbours are sent."""
+        count = len(piece.keys)
+        if count == 1:
+            await self._settled(piece, [(0, error.code, error.reason)])
+            return True
+        # in their order: a slice is settled up to a place
+        return await self._send(_part(piece, 0, count // 2)) and await self._send(_part(piece, count // 2, count))
+
+    async def _settled(self, piece: OwedSlice | Reopened, refused: list[tuple[int, str, str]]) -> None:
         await asyncio.to_thread(self._settle, piece, refused)
         self.settled += len(piece.keys)
 
@@ -159,3 +175,10 @@ class IndexDelivery:
                 settle_reopened(connection, self._job.job_no, piece, refused)
             else:
                 effect.settle_slice(connection, self._job.job_no, self._job.turn, self._channel, piece, refused)
+
+
+def _part(piece: OwedSlice | Reopened, low: int, high: int) -> OwedSlice | Reopened:
+    keys, versions = piece.keys[low:high], piece.versions[low:high]
+    if isinstance(piece, OwedSlice):
+        return replace(piece, place=piece.place + low, keys=keys, versions=versions)
+    return replace(piece, keys=keys, versions=versions)

@@ -4,11 +4,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg import sql
-from sqlalchemy import ARRAY, BigInteger, Column, ColumnElement, Connection, Text, cast, select, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    Text,
+    cast,
+    select,
+    text,
+)
+from sqlalchemy.exc import DBAPIError
 
 from bulklane.contracts.key import Key, KeyType, format_key
+from bulklane.database.failure import Trouble, rule_of, trouble_of
 from bulklane.database.record import RecordSet, owned_by, regclass, same_key, unnested
 from bulklane.database.tables import KEY_TYPES
+
+
+class UnreadableRecord(RuntimeError):
+    """A record holds what can't be read for its document, such as a time without end. `code`, `reason`: why."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+        self.code, self.reason = code, reason
 
 
 def read_documents(
@@ -18,7 +40,10 @@ def read_documents(
     keys: Sequence[Key],
     document: Mapping[str, ColumnElement[Any]],
 ) -> dict[str, tuple[int, dict[str, Any]]]:
-    """By key (text form): the row's version and its document; a key without a row is absent."""
+    """By key (text form): the row's version and its document; a key without a row is absent.
+
+    Raises UnreadableRecord where one of them is to blame.
+    """
     names = [f"key{position}" for position in range(1, len(records.key_types) + 1)]
     arrays = [
         cast([key[position] for key in keys], ARRAY(Text() if key_type is KeyType.TEXT else KEY_TYPES[key_type]))
@@ -34,10 +59,20 @@ def read_documents(
         owned_by(records, tenant),
     )
     found = {}
-    for row in connection.execute(statement).mappings():
+    for row in _read(connection, statement):
         key = format_key(tuple(row[name] for name in names))
         found[key] = (row["row_version"], {name: row[f"document_{name}"] for name in document})
     return found
+
+
+def _read(connection: Connection, statement: Select[Any]) -> Sequence[RowMapping]:
+    try:
+        return connection.execute(statement).mappings().all()
+    except (DBAPIError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(error, DBAPIError) and trouble_of(error) is not Trouble.RECORD:
+            raise
+        code, reason = rule_of(error)
+        raise UnreadableRecord(code, f"the record's document can't be read: {reason}") from error
 
 
 _FUNCTION = sql.SQL(

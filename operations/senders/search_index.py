@@ -78,11 +78,13 @@ class SearchIndexSender:
         clock = asyncio.get_running_loop().time
         until = clock() + FRESH_SECONDS
         answers: list[Answer] = []
-        for lines in cut([document_line(one) for one in documents], self._most_bytes, MOST_DOCUMENTS):
+        made = [_line(one) for one in documents]
+        for lines in cut([one for one in made if isinstance(one, bytes)], self._most_bytes, MOST_DOCUMENTS):
             # a process that was frozen must not go on with what it read before
             fresh = clock() < until
             answers += await self._write(lines) if fresh else [Later(reason="read too long ago")] * len(lines)
-        return answers
+        written = iter(answers)
+        return [next(written) if isinstance(one, bytes) else one for one in made]
 
     def beside(self, index: str) -> "SearchIndexSender":
         """Writes to an index by its name, with the same client."""
@@ -118,6 +120,14 @@ class SearchIndexSender:
         for run in cut(lines, half, max(1, len(lines) // 2)):
             answers += await self._write(run)
         return answers
+
+
+def _line(document: Document) -> bytes | Refused:
+    try:
+        return document_line(document)
+    except (RecursionError, TypeError, ValueError) as error:
+        # it must not take its neighbours with it
+        return Refused("unwritable", f"the document can't be written as JSON: {type(error).__name__}")
 
 
 def judge_item(item: Mapping[str, Any]) -> Answer:
