@@ -40,7 +40,10 @@ def _stop(channel: Channel, claim: Claim, known: Answer | None) -> Answer | None
     if known is not None and not isinstance(known, _Silent):
         # the look-up failed: that says nothing, and it may be asked again
         reason = f"the look-up: {known.reason}" if isinstance(known, (Later, Unknown)) else "the look-up failed"
-        return Undecided(f"the attempts are used up; {reason}") if used_up else Unknown(reason)
+        if used_up:
+            return Undecided(f"the attempts are used up; {reason}")
+        # its time is kept for all calls; the doubt stays
+        return Later(known.seconds, reason) if isinstance(known, Later) else Unknown(reason)
     if not channel.keeps_keys:
         # a look-up that finds nothing is no refusal: the call may still be on its way
         reason = known.reason if isinstance(known, _Silent) else "the look-up finds nothing"

@@ -1,11 +1,12 @@
 """A provider over HTTP: one POST per record with an idempotency key, and a look-up by key."""
 
+import json
 import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,9 @@ from bulklane.operations.retry_after import retry_after_seconds
 from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp, Refused, Unknown
 
 Judge = Callable[[int, Mapping[str, Any]], Answer | None]
+
+# bytes; an answer says in a few hundred what became of one record
+LONGEST_ANSWER = 2**20
 
 _LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _NO_LOOK_UP = (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE, HTTPStatus.NOT_IMPLEMENTED)
@@ -49,7 +53,7 @@ class HttpProvider:
     def connect(self, endpoint: Endpoint, concurrency: int) -> "HttpProviderSender":
         """A sender with as many connections as calls at once."""
         # httpx's own pool is quadratic in its connections (encode/httpx#3215)
-        transport = AiohttpTransport(verify=_trusted(), limits=httpx.Limits(max_connections=concurrency))
+        transport = AiohttpTransport(verify=_trusted(), client=partial(_session, concurrency))
         return HttpProviderSender(self, endpoint, transport)
 
 
@@ -78,6 +82,8 @@ class HttpProviderSender:
                 # the connection was never made, so nothing was asked
                 return Later(reason=f"no connection: {_short(error.__cause__)}")
             return Unknown(f"no answer: {_short(error.__cause__ or error)}")
+        if response.content == b"" and response.status_code in self._provider.done_if_empty:
+            return Done(str(response.status_code))
         return self._judge(response, self._provider.judge)
 
     async def look_up(self, call: Call) -> Answer | None:
@@ -106,17 +112,16 @@ class HttpProviderSender:
         raw = self._base.raw_path.rstrip(b"/") + b"/" + path.lstrip("/").encode()
         return self._base.copy_with(raw_path=raw, userinfo=b"")
 
-    async def _answer(self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes) -> httpx.Response:
+    async def _answer(self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes) -> "_Response":
         whole = {**self._headers, **headers}
         request = httpx.Request(method, url, headers=whole, content=content, extensions=self._extensions)
         response = await self._transport.handle_async_request(request)
         try:
-            await response.aread()
+            return _Response(response.status_code, response.headers, await _read(response))
         finally:
             await response.aclose()
-        return response
 
-    def _judge(self, response: httpx.Response, judge: Judge) -> Answer:
+    def _judge(self, response: "_Response", judge: Judge) -> Answer:
         status = response.status_code
         if status in _HELD:
             return Held(f"the provider answered {status}: check the channel's credentials")
@@ -124,9 +129,7 @@ class HttpProviderSender:
             headers = response.headers
             wait = retry_after_seconds(headers.get("Retry-After"), datetime.now(UTC), headers.get("Date"))
             return Later(wait, f"the provider answered {status}")
-        if status in self._provider.done_if_empty and not response.content:
-            return Done(str(status))
-        body = _json_object(response)
+        body = _json_object(response.content)
         judged = None if body is None else judge(status, body)
         if judged is not None:
             return judged
@@ -155,9 +158,35 @@ def _trusted() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _json_object(response: httpx.Response) -> Mapping[str, Any] | None:
+@dataclass(frozen=True)
+class _Response:
+    """An answer. `content` None: it is longer than is read."""
+
+    status_code: int
+    headers: httpx.Headers
+    content: bytes | None
+
+
+async def _read(response: httpx.Response) -> bytes | None:
+    content = b""
+    async for part in response.aiter_bytes():
+        content += part
+        if len(content) > LONGEST_ANSWER:
+            return None
+    return content
+
+
+def _session(concurrency: int) -> aiohttp.ClientSession:
+    """Made in the event loop that it serves. What one call is given as a cookie is none of the next one's."""
+    connector = aiohttp.TCPConnector(limit=concurrency, ssl=_trusted())
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+
+def _json_object(content: bytes | None) -> Mapping[str, Any] | None:
+    if content is None:
+        return None
     try:
-        body = response.json()
+        body = json.loads(content)
     except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

@@ -130,6 +130,23 @@ def test_a_doubt_stays_one_until_it_is_answered(engine: Engine, answer: Answer) 
     assert rows(engine, STATES) == [("unknown", 1)]
 
 
+def test_a_look_up_that_is_put_off_is_waited_for_and_the_doubt_stays(engine: Engine) -> None:
+    job = owing(engine, 3)
+    in_doubt(engine, job)
+    provider = ScriptedProvider([Done()], known=Later(30.0, "the provider answered 429"))
+
+    delivery = deliver(engine, job, provider, concurrency=1)
+
+    assert (len(provider.looked_up), provider.sent) == (1, [])
+    assert 25 < delivery.blocked_seconds <= 40
+    ((seconds,),) = rows(
+        engine, "SELECT extract(epoch FROM max(blocked_until) - now())::float FROM bulklane.channel_limit"
+    )
+    assert 25 < seconds <= 30
+    due = "SELECT count(*) FROM bulklane.delivery WHERE state = 'unknown' AND due > now() + interval '20 s'"
+    assert rows(engine, due) == [(1,)]
+
+
 def test_a_refusal_after_an_unanswered_call_is_definite_only_where_it_is_stored(engine: Engine) -> None:
     job = owing(engine)
     in_doubt(engine, job)
