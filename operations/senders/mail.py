@@ -168,7 +168,8 @@ def _before_data(error: Exception) -> Answer:
 
 def _after_data(error: Exception, mail: Mail) -> Answer:
     if isinstance(error, errors.SMTPResponseException):
-        if 200 <= error.code < 300:
+        # 250 is no error after the message: it came to DATA itself, of which nothing was sent then
+        if 250 < error.code < 300:
             return Done(str(error.code), mail.message_id)
         if 400 <= error.code < 500:
             return Later(reason=f"the mail server answered {error.code}")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,15 +42,22 @@ def read_mail(call: Call, sender: str) -> Mail:
     made = EmailMessage(policy=SMTP)
     made["From"] = sender
     made["To"] = _address(to)
-    try:
-        made["Subject"] = subject
-    except ValueError:
-        raise BadMail("`subject` has a line break") from None
+    _set_subject(made, subject)
     made["Date"] = format_datetime(_date(body))
     made["Message-ID"] = identity = message_id(call.idempotency_key, sender)
     # as 7-bit text, which every server takes
     made.set_content(text, cte="quoted-printable")
     return Mail(to, made.as_bytes(), identity)
+
+
+def _set_subject(made: EmailMessage, subject: str) -> None:
+    try:
+        made["Subject"] = subject
+    except ValueError:
+        raise BadMail("`subject` has a line break") from None
+    # as it is read too: encoded words in it (RFC 2047) are decoded, and could hold a line break and another header
+    if any(unicodedata.category(one) == "Cc" for one in subject + str(made["Subject"])):
+        raise BadMail("`subject` has a line break or another control character, perhaps in an encoded word (=?...?=)")
 
 
 def _object(body: str) -> Mapping[str, Any]:
@@ -76,7 +84,8 @@ def _text(body: Mapping[str, Any], name: str) -> str:
 def _address(value: str) -> Address:
     try:
         address = Address(addr_spec=value)
-    except (ValueError, HeaderParseError, IndexError):
+    except (ValueError, HeaderParseError, IndexError, AttributeError):
+        # the last two are the library's own slips over odd texts
         raise BadMail("`to` is no address, such as name@example.com") from None
     if not address.username or not address.domain or address.addr_spec != value or not value.isascii():
         raise BadMail("`to` is no address of ASCII characters, such as name@example.com (a domain as xn--...)")
