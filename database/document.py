@@ -10,7 +10,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    RowMapping,
+    Row,
     Select,
     Text,
     cast,
@@ -59,15 +59,17 @@ def read_documents(
         owned_by(records, tenant),
     )
     found = {}
-    for row in _read(connection, statement):
+    for result in fetched(connection, statement):
+        row = result._mapping
         key = format_key(tuple(row[name] for name in names))
         found[key] = (row["row_version"], {name: row[f"document_{name}"] for name in document})
     return found
 
 
-def _read(connection: Connection, statement: Select[Any]) -> Sequence[RowMapping]:
+def fetched(connection: Connection, statement: Select[Any]) -> Sequence[Row[Any]]:
+    """All of its rows; raises UnreadableRecord where what one of them holds is to blame."""
     try:
-        return connection.execute(statement).mappings().all()
+        return connection.execute(statement).all()
     except (DBAPIError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error, DBAPIError) and trouble_of(error) is not Trouble.RECORD:
             raise

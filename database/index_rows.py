@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, cast, select, tuple_
+from sqlalchemy import BigInteger, ColumnElement, Connection, Engine, Select, cast, select, tuple_
 
 from bulklane.contracts.key import KeyType, format_key, read_key
+from bulklane.database.document import UnreadableRecord, fetched
 from bulklane.database.record import RecordSet, key_text, owned_by
 
 PAGE = 5000
@@ -52,7 +53,8 @@ class SourceRow:
     tenant: str
     key: str
     version: int
-    source: dict[str, Any]
+    source: dict[str, Any] | None
+    """None: it can't be read."""
 
 
 class RowPages:
@@ -72,25 +74,37 @@ class RowPages:
         order = [*by_tenant, *zip(records.key, records.key_types, strict=True)]
         self._order: list[ColumnElement[Any]] = [column for column, _ in order]
         self._types = [one for _, one in order]
-        self._statement = select(
+        self._bare = select(
             key_text([records.tenant], [tenant_type]),
             cast(records.row_version, BigInteger),
             *(column.label(f"order{n}") for n, column in enumerate(self._order)),
-            *(column.label(f"document_{name}") for name, column in document.items()),
         ).where(records.tenant.is_not(None))
+        self._whole = self._bare.add_columns(*(column.label(f"document_{name}") for name, column in document.items()))
 
     def page(self, connection: Connection, cursor: str | None, size: int) -> tuple[list[SourceRow], str | None]:
-        """The rows after the cursor (None: from the first on), and the next cursor; None where none are left."""
-        statement = self._statement.order_by(*self._order).limit(size)
-        if cursor is not None:
-            # under the columns' own collations, by which their index is unique too: no key is passed over
-            statement = statement.where(tuple_(*self._order) > tuple_(*self._values(cursor)))
-        found = connection.execute(statement).all()
+        """The rows after the cursor (None: from the first on), and the next cursor; None where none are left.
+
+        Where one of them can't be read, fewer rows come; at last it alone, without its source.
+        """
+        try:
+            with connection.begin_nested():
+                found = fetched(connection, self._after(self._whole, cursor, size))
+        except UnreadableRecord:
+            if size > 1:
+                return self.page(connection, cursor, size // 2)
+            found = fetched(connection, self._after(self._bare, cursor, size))
         rows = [self._row(tuple(row)) for row in found]
         if len(found) < size:
             return rows, None
         last = found[-1][2 : 2 + len(self._order)]
         return rows, json.dumps([format_key((value,)) for value in last], ensure_ascii=False)
+
+    def _after(self, statement: Select[Any], cursor: str | None, size: int) -> Select[Any]:
+        statement = statement.order_by(*self._order).limit(size)
+        if cursor is None:
+            return statement
+        # under the columns' own collations, by which their index is unique too: no key is passed over
+        return statement.where(tuple_(*self._order) > tuple_(*self._values(cursor)))
 
     def _values(self, cursor: str) -> list[Any]:
         texts = json.loads(cursor)
@@ -98,5 +112,6 @@ class RowPages:
 
     def _row(self, row: tuple[Any, ...]) -> SourceRow:
         ordered = row[2 : 2 + len(self._order)]
-        source = dict(zip(self._names, row[2 + len(self._order) :], strict=True))
+        values = row[2 + len(self._order) :]
+        source = dict(zip(self._names, values, strict=True)) if values or not self._names else None
         return SourceRow(row[0], format_key(tuple(ordered[-self._keys :])), row[1], source)

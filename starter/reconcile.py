@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from bulklane.contracts.key import read_key
 from bulklane.database import search_index
-from bulklane.database.document import read_documents
+from bulklane.database.document import UnreadableRecord, read_documents
 from bulklane.database.index_rows import RowVersion, row_versions
 from bulklane.operations.document import document_id, make_documents, tenant_text
 from bulklane.operations.sender import Answer, Document, Done, Held, IndexSender, Later, Refused, Unknown
@@ -129,9 +129,20 @@ class Reconciler:
     async def _repaired(self, differing: Sequence[Found]) -> list[tuple[Found, Answer]]:
         wrong = [one for one in differing if one.kind is not Kind.AHEAD]
         ahead: list[tuple[Found, Answer]] = [(one, Done()) for one in differing if one.kind is Kind.AHEAD]
-        documents = await asyncio.to_thread(self._documents, wrong)
-        answers = await write_all(self.sender, documents)
+        read = await asyncio.to_thread(self._read_documents, wrong)
+        written = iter(await write_all(self.sender, [one for one in read if isinstance(one, Document)]))
+        answers = [next(written) if isinstance(one, Document) else one for one in read]
         return [*ahead, *zip(wrong, answers, strict=True)]
+
+    def _read_documents(self, wrong: Sequence[Found]) -> Sequence[Document | Refused]:
+        """What each must be, or why that can't be read."""
+        try:
+            return self._documents(wrong)
+        except UnreadableRecord as error:
+            if len(wrong) == 1:
+                return [Refused(error.code, error.reason)]
+            half = len(wrong) // 2
+            return [*self._read_documents(wrong[:half]), *self._read_documents(wrong[half:])]
 
     def _documents(self, wrong: Sequence[Found]) -> list[Document]:
         """What each must be: its row as it is now, or `deleted` beyond the version that the document has."""

@@ -118,10 +118,10 @@ class Reindexer:
         cursor, written = rebuild.cursor, rebuild.written
         while True:
             rows, cursor = await self.claim.ask(partial(pages.page, cursor=cursor, size=PAGE))
-            answers = await write_all(following, [self._document(row) for row in rows])
+            answers = await write_all(following, [self._document(row) for row in rows if row.source is not None])
             written += len(rows)
             self.progress(f"fills {rebuild.next}", written)
-            refused = sum(isinstance(answer, Refused) for answer in answers)
+            refused = sum(isinstance(answer, Refused) for answer in answers) + len(rows) - len(answers)
             if refused:
                 self.say(f"{refused} documents of this page are refused; they are named when the index is checked")
             if cursor is None:

@@ -1,6 +1,7 @@
 """Cases of the failure reports about providers: the real provider over HTTP, the real database, deliveries in here."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -222,6 +223,33 @@ def test_a_new_generation_comes_only_after_a_definite_refusal_and_a_retry(engine
         applied.setdefault(key.rsplit("/", 1)[0], []).append(line["applied"])
     assert [sum(times) for times in applied.values()] == [1] * 8
     assert sorted(len(times) for times in applied.values()) == [1] * 4 + [2] * 4
+
+
+@pytest.mark.case("C32")
+def test_five_presses_send_the_hundred_refused_once_and_the_nine_hundred_never_again(
+    engine: Engine, provider: Provider
+) -> None:
+    """resque/resque#548: each press doubled the work, and what had worked was sent again."""
+    job = owing(engine, 1000)
+    keys = list(keys_of_job(engine, job).values())
+    failing = keys[::10]
+    provider.faults({"kind": "bad_request", "keys": failing})
+    deliver_all(engine, job, url_of(provider), channel_of())
+    provider.client.delete("/faults")
+    assert look(engine, job).state is JobState.COMPLETED_WITH_FAILURES
+    before = rows(engine, "SELECT * FROM entry ORDER BY 1, 2, 3")
+    with ThreadPoolExecutor(5) as people:
+        pressed = list(people.map(lambda _: retry(engine, job, of_round=1), range(5)))
+    assert sorted((one.records, one.deliveries) for one in pressed) == [(0, 0)] * 4 + [(0, 100)]
+    again = opened(engine, next(one.job for one in pressed if one.deliveries), "run-2", 2)
+    deliver_all(engine, again, url_of(provider), channel_of())
+    assert look(engine, again).state is JobState.COMPLETED
+    assert rows(engine, "SELECT * FROM entry ORDER BY 1, 2, 3") == before
+    next_keys = {key.removesuffix("/1") + "/2" for key in failing}
+    assert calls_by_key(provider, job) == dict.fromkeys([*keys, *next_keys], 1)
+    applied = {key for key, line in provider.ledger(f"{job.job_id}/").items() if line["applied"]}
+    assert applied == set(keys) - set(failing) | next_keys
+    assert_attempts_cover_calls(engine, job, provider)
 
 
 def due(engine: Engine, job: Job) -> Job:

@@ -10,7 +10,9 @@ from sqlalchemy import BigInteger, Column, DateTime, Engine, MetaData, Table, Te
 from sqlalchemy.dialects.postgresql import JSONB
 
 from bulklane.activities.index_delivery import IndexDelivery
+from bulklane.contracts.key import KeyType
 from bulklane.database.document import install_row_version
+from bulklane.database.index_rows import RowPages
 from bulklane.operations.channel import Channel
 from bulklane.operations.operation import IndexEffect, Operation, Records, Registry
 from bulklane.operations.sender import Answer, Document, Done
@@ -107,3 +109,18 @@ def test_it_is_refused_alone_and_its_neighbours_are_indexed(engine: Engine, colu
     refused = rows(engine, "SELECT key, state, code FROM bulklane.delivery ORDER BY key::bigint")
     assert refused == [(key, "refused", code) for key in ("1", "8", "20")]
     assert rows(engine, "SELECT count(*) FROM event WHERE n = 1") == [(20,)]
+    assert pages_of(engine) == {no: no not in (1, 8, 20) for no in range(1, 21)}
+
+
+def pages_of(engine: Engine) -> dict[int, bool]:
+    """By key: whether a reindex could read it; each row comes once."""
+    records = TouchEvents.records
+    pages = RowPages(records, KeyType.TEXT, TouchEvents.effects[0].document, key_is_global=True)
+    found: list[tuple[int, bool]] = []
+    cursor = None
+    with engine.connect() as connection:
+        while not found or cursor is not None:
+            page, cursor = pages.page(connection, cursor, 8)
+            found += [(int(row.key), row.source is not None) for row in page]
+    assert len(found) == len(dict(found))
+    return dict(found)
