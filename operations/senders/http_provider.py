@@ -16,6 +16,7 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from bulklane.operations.channel import Endpoint
+from bulklane.operations.operation import OperationError
 from bulklane.operations.retry_after import retry_after_seconds
 from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp, Refused, Unknown
 
@@ -51,7 +52,8 @@ class HttpProvider:
     call_seconds: float = 10.0
 
     def connect(self, endpoint: Endpoint, concurrency: int) -> "HttpProviderSender":
-        """A sender with as many connections as calls at once."""
+        """A sender with as many connections as calls at once. Raises OperationError for an endpoint that can't do."""
+        _check(endpoint)
         # httpx's own pool is quadratic in its connections (encode/httpx#3215)
         transport = AiohttpTransport(verify=_trusted(), client=partial(_session, concurrency))
         return HttpProviderSender(self, endpoint, transport)
@@ -78,6 +80,8 @@ class HttpProviderSender:
         try:
             response = await self._answer("POST", self._post_url, headers, call.body.encode())
         except (httpx.HTTPError, aiohttp.ClientError) as error:
+            if isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError):
+                return Held("the provider's certificate can't be trusted: check the channel's URL and the certificates")
             if isinstance(error.__cause__, _NEVER_CONNECTED):
                 # the connection was never made, so nothing was asked
                 return Later(reason=f"no connection: {_short(error.__cause__)}")
@@ -141,6 +145,22 @@ class HttpProviderSender:
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return Unknown(f"the provider answered {status}")
         return Unknown(f"the provider answered {status} with a body that doesn't say whether it was done")
+
+
+def _check(endpoint: Endpoint) -> None:
+    # else each call would fail here, and each record be in doubt for it
+    try:
+        url = httpx.URL(endpoint.url)
+    except (httpx.InvalidURL, UnicodeError):
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise OperationError("an HTTP channel's URL is https://host/path or http://host:port/path")
+    token = endpoint.token or ""
+    if not (token.isascii() and token.isprintable()) or token != token.strip():
+        raise OperationError(
+            "an HTTP channel's token must be of printable ASCII characters without blanks around it: it goes into a"
+            " header; does its secret end in a line break?"
+        )
 
 
 def _authorization(url: httpx.URL, token: str | None) -> dict[str, str]:

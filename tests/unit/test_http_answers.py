@@ -3,12 +3,16 @@
 import asyncio
 import gzip
 import json
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bulklane.operations.channel import Endpoint
+from bulklane.operations.operation import OperationError
 from bulklane.operations.sender import Answer, Call, Done, Held, Later, Refused, Unknown
 from bulklane.operations.senders.http_provider import LONGEST_ANSWER, HttpProvider, HttpProviderSender
 
@@ -169,3 +173,49 @@ def test_two_retry_after_headers_and_odd_bytes_do_no_harm() -> None:
 def test_a_refusal_is_one() -> None:
     (answer,) = ask(Served(response(422, b"<html>")), "send")
     assert isinstance(answer, Refused)
+
+
+@pytest.mark.parametrize("token", ["secret\n", "sécret", "a\x00b", " a"])
+def test_a_token_that_no_header_can_hold_stops_the_process(token: str) -> None:
+    with pytest.raises(OperationError, match="token"):
+        PROVIDER.connect(Endpoint("http://127.0.0.1:1", token), 1)
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://host/x", "http://", "https:///path", "http://[::1"])
+def test_a_url_that_can_never_be_called_stops_the_process(url: str) -> None:
+    with pytest.raises(OperationError, match="URL"):
+        PROVIDER.connect(Endpoint(url), 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [("http://127.0.0.1:1", Later), ("http://no-such-host.invalid", Later), ("http://user:p%40@127.0.0.1:1/é", Later)],
+)
+def test_without_a_connection_nothing_was_asked(url: str, kind: type[Answer]) -> None:
+    async def run() -> Answer:
+        sender = PROVIDER.connect(Endpoint(url), 1)
+        try:
+            return await sender.send(CALL)
+        finally:
+            await sender.close()
+
+    assert isinstance(asyncio.run(run()), kind)
+
+
+def test_a_certificate_that_nobody_vouches_for_holds_the_channel(tmp_path: Path) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(chain)], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+
+    async def run() -> Answer:
+        server = await asyncio.start_server(Served().handle, "127.0.0.1", ssl=context)
+        sender = PROVIDER.connect(Endpoint(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"), 1)
+        try:
+            return await sender.send(CALL)
+        finally:
+            await sender.close()
+            server.close()
+
+    assert isinstance(asyncio.run(run()), Held)
