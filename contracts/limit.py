@@ -1,9 +1,12 @@
 """A channel's limits: how fast and how many calls at once, for all worker processes together."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-_POSITIVE = ("rate", "burst", "concurrency", "tenant_rate", "tenant_burst", "tenant_concurrency")
+MOST_WEIGHT = 1000.0
+_RATES = ("rate", "tenant_rate")
+_COUNTS = ("burst", "concurrency", "tenant_burst", "tenant_concurrency")
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,20 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Check each field."""
-        for name in _POSITIVE:
+        for name in _RATES:
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value!r}: it must be more than 0; leave it out for no limit")
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value!r}: it must be more than 0 and finite; leave it out for no limit")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and not 1 <= value < math.inf:
+                raise ValueError(f"{name} is {value!r}: it must be more than 0, at least 1; leave it out for no limit")
         for tenant, weight in self.tenant_weights.items():
-            if not weight > 0:
-                raise ValueError(f"tenant_weights gives {tenant!r} {weight!r}: a weight must be more than 0")
+            if not 1 / MOST_WEIGHT <= weight <= MOST_WEIGHT:
+                raise ValueError(
+                    f"tenant_weights gives {tenant!r} {weight!r}: a weight must be more than 0,"
+                    f" from {1 / MOST_WEIGHT:g} to {MOST_WEIGHT:g}"
+                )
 
     @property
     def any(self) -> bool:
