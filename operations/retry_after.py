@@ -4,10 +4,12 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 LONGEST = 3600.0
+# a wait of next to nothing would be no wait
+SHORTEST = 0.1
 
 
 def retry_after_seconds(value: str | None, now: datetime, date: str | None = None) -> float | None:
-    """Seconds to wait, at most an hour; None where the header is missing, past or unreadable.
+    """Seconds to wait, from a tenth of one to an hour; None where the header is missing, past or unreadable.
 
     Fractions are taken too, since some servers send them; a wait is never shortened to nothing by a bad header. `date`:
     the answer's Date header. Where it can be read, a date is measured from it, so that our clock doesn't matter.
@@ -17,7 +19,7 @@ def retry_after_seconds(value: str | None, now: datetime, date: str | None = Non
     if value is None:
         return None
     seconds = _seconds(value.strip(), now)
-    return None if seconds is None or seconds <= 0 else min(seconds, LONGEST)
+    return None if seconds is None or seconds <= 0 else min(max(seconds, SHORTEST), LONGEST)
 
 
 def _seconds(value: str, now: datetime) -> float | None:

@@ -70,3 +70,7 @@ def test_a_date_is_measured_by_the_clock_that_made_it(off: timedelta) -> None:
 @pytest.mark.parametrize("date", ["", "today", "Sun, 30 Feb 2026 12:00:00 GMT", None])
 def test_without_a_readable_date_it_is_measured_by_ours(date: str | None) -> None:
     assert retry_after_seconds("Sun, 29 Mar 2026 12:00:30 GMT", NOW, date) == 30
+
+
+def test_a_wait_of_next_to_nothing_is_a_tenth_of_a_second() -> None:
+    assert retry_after_seconds("0.0000001", NOW) == 0.1
