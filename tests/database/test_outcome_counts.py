@@ -1,5 +1,7 @@
 """Each record of a chunk has one outcome, or nothing of the chunk stays: on tables that aren't as declared."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Engine, Enum, MetaData, Table, text, update
 
@@ -43,7 +45,7 @@ def numbered(engine: Engine, statements: str = "SELECT 1", *, unique: bool = Tru
     return table
 
 
-def refused(engine: Engine, registry: Registry, chunk: int, **request: object) -> None:
+def refused(engine: Engine, registry: Registry, chunk: int, **request: Any) -> None:
     """The job fails, says why, and has changed no record twice; its counters stay within the total."""
     job = opened(engine, accepted(engine, registry=registry, **request))
     with engine.begin() as connection:
