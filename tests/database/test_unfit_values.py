@@ -12,9 +12,11 @@ from sqlalchemy import Column, DateTime, Engine, MetaData, Table
 from bulklane.activities.failures import reason_of
 from bulklane.database import range as ranges
 from bulklane.database.fitting import UnfitValue, unfit
+from bulklane.operations.operation import OperationError
 from tests.database.jobs import accepted, opened, rows
 from tests.database.test_per_record import setting
 from tests.support.people import make_people, people
+from tests.support.previews import previewed
 from tests.support.walking import PATIENT, walk_whole
 
 PERSON = people.c
@@ -68,3 +70,10 @@ def test_a_text_that_cannot_be_stored_fails_its_record_alone(engine: Engine, tex
     with engine.connect() as connection:
         assert ranges.counters(connection, job.job_no, 1) == ranges.Counters(changed=39, failed=1)
     assert rows(engine, "SELECT key, kind FROM bulklane.outcome") == [("17", "failed")]
+
+
+def test_a_preview_says_it_too(engine: Engine) -> None:
+    make_people(engine, 3)
+    operation = setting({"n": [1, 2]}).operations["edit_people"]
+    with pytest.raises(OperationError, match="set n to a list"):
+        previewed(engine, operation, {"all": True})
