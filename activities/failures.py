@@ -3,14 +3,16 @@
 from temporalio.exceptions import ApplicationError
 
 from bulklane.contracts.failure import FailureType
+from bulklane.database.chunk_plan import Miscounted
 from bulklane.database.failure import rule_of
+from bulklane.database.fitting import UnfitValue
 from bulklane.operations.operation import OperationError
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
     """A code and a short reason without record content."""
-    if isinstance(error, OperationError):
-        return OperationError.__name__, str(error)
+    if isinstance(error, (OperationError, UnfitValue, Miscounted)):
+        return type(error).__name__, str(error)
     return rule_of(error)
 
 

@@ -24,6 +24,7 @@ from bulklane.contracts.timing import Timing
 from bulklane.contracts.walk import SegmentAnswer, SegmentEnd, SegmentRequest
 from bulklane.database import effect
 from bulklane.database import range as ranges
+from bulklane.database.chunk_plan import Miscounted
 from bulklane.database.course import Course
 from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.job import Job, get_job
@@ -63,8 +64,8 @@ class Segment:
         try:
             # the attempt before may have ended between a chunk and its look
             end = SegmentEnd.WISH if watch.stopped() else walk.run(until=time.monotonic() + request.seconds)
-        except ColumnMoved as moved:
-            self._stop(ref, str(moved))
+        except (ColumnMoved, Miscounted) as wrong:
+            self._stop(ref, str(wrong))
             end = SegmentEnd.WISH
         except Exception as error:
             self._failed(ref, error)

@@ -17,6 +17,8 @@ Key = tuple[KeyValue, ...]
 SMALLEST_BIGINT = -(2**63)
 LARGEST_BIGINT = 2**63 - 1
 LONGEST_TEXT = 1000
+# a key's text form is part of an index row, which holds 2,704 bytes
+LONGEST_KEY = 2000
 SHOWN = 80
 LONGEST_SHOWN_NUMBER = 10**30
 
@@ -54,7 +56,10 @@ def parse_key(value: object, types: Sequence[KeyType]) -> Key:
         return (parse_value(value, types[0]),)
     if not isinstance(value, (list, tuple)) or len(value) != len(types):
         raise InvalidKey(f"a key of {len(types)} column(s) ({', '.join(types)}) is needed, not {shown(value)}")
-    return tuple(parse_value(part, key_type) for part, key_type in zip(value, types, strict=True))
+    key = tuple(parse_value(part, key_type) for part, key_type in zip(value, types, strict=True))
+    if len(types) > 1 and KeyType.TEXT in types and (length := len(format_key(key).encode())) > LONGEST_KEY:
+        raise InvalidKey(f"a key is at most {LONGEST_KEY} bytes long as a JSON array; this one has {length}")
+    return key
 
 
 def parse_value(value: object, key_type: KeyType) -> KeyValue:
@@ -77,8 +82,12 @@ def format_key(key: Key) -> str:
 
 
 def read_key(text: str, types: Sequence[KeyType]) -> Key:
-    """The typed key of a text form that `format_key` or the database has written."""
-    return parse_key(json.loads(text) if len(types) > 1 else text, types)
+    """The typed key of a text form that `format_key` or the database has written, however long; raises InvalidKey."""
+    parts = json.loads(text) if len(types) > 1 else [text]
+    return tuple(
+        part if key_type is KeyType.TEXT else parse_value(part, key_type)
+        for part, key_type in zip(parts, types, strict=True)
+    )
 
 
 def _parse_bigint(value: object) -> int:

@@ -20,7 +20,7 @@ from sqlalchemy import (
 
 from bulklane.contracts.key import KeyType
 from bulklane.database.chunk_chain import GATE, OUTCOME_PARTS, fail_chain, narrowed, sliced
-from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, ChunkResult, Decision
+from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, ChunkResult, Decision, Miscounted
 from bulklane.database.range import RangeRef
 from bulklane.database.record import key_text, unnested
 from bulklane.database.record import own_name as _p
@@ -121,6 +121,9 @@ def _result(connection: Connection, statement: Executable, parameters: Mapping[s
     row = connection.execute(statement, parameters).one_or_none()
     if row is None:
         return None
+    outcomes = row.changed + row.skipped + row.not_found + row.failed
+    if outcomes != parameters[_p("size")]:
+        raise Miscounted(outcomes, parameters[_p("size")])
     return ChunkResult(row.cursor, row.changed, row.skipped, row.not_found, row.failed)
 
 

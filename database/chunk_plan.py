@@ -30,6 +30,16 @@ class ChunkResult:
     failed: int = 0
 
 
+class Miscounted(RuntimeError):
+    """A chunk whose outcomes aren't one for each of its records; its transaction must roll back."""
+
+    def __init__(self, outcomes: int, records: int) -> None:
+        super().__init__(
+            f"{records} records have {outcomes} outcomes: their key isn't unique within the tenant, or the statement or"
+            " a trigger changes it"
+        )
+
+
 @dataclass(frozen=True)
 class OwedEffect:
     """An effect that each changed record of a chunk owes; `body` is evaluated on the changed row, or None."""

@@ -37,6 +37,9 @@ def trouble_of(error: Exception) -> Trouble:
         return Trouble.PASSING
     if isinstance(error, DecidingTooSlow):
         return Trouble.LARGE
+    if isinstance(error, UnicodeEncodeError):
+        # the driver's own, not wrapped: half a surrogate pair in a new value
+        return Trouble.RECORD
     if not isinstance(error, DBAPIError):
         return Trouble.BUG
     state = getattr(error.orig, "sqlstate", None)

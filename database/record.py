@@ -12,6 +12,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    case,
     cast,
     func,
     literal_column,
@@ -92,10 +93,13 @@ def key_text(columns: Sequence[ColumnElement[Any]], types: Sequence[KeyType]) ->
 
 
 def _value_text(column: ColumnElement[Any], key_type: KeyType) -> ColumnElement[str]:
-    if key_type is KeyType.TIMESTAMPTZ:
-        pattern: ColumnElement[str] = literal_column("""'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'""")
-        return func.to_char(func.timezone(literal_column("'UTC'"), column), pattern, type_=Text())
-    return cast(column, Text())
+    if key_type is not KeyType.TIMESTAMPTZ:
+        return cast(column, Text())
+    at = func.timezone(literal_column("'UTC'"), column)
+    pattern: ColumnElement[str] = literal_column("""'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'""")
+    era = case((at < literal_column("timestamp '0001-01-01'"), " BC"), else_="")
+    # `to_char` says nothing of an infinity, and of a year before Christ not that it was
+    return func.coalesce(func.to_char(at, pattern, type_=Text()).concat(era), cast(column, Text()))
 
 
 def same_key(

@@ -33,6 +33,7 @@ from sqlalchemy.types import TypeEngine
 from bulklane.contracts.key import KeyType
 from bulklane.database.chunk import locked_records
 from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, Decision, RecordOutcome
+from bulklane.database.fitting import UnfitValue, unfit
 from bulklane.database.record import RecordSet, key_text, own_name, same_key, unnested
 from bulklane.database.storable import storable
 from bulklane.database.tables import KEY_TYPES
@@ -91,7 +92,7 @@ class RecordChange:
         return update(self.records.table).where(same).values(values)
 
     def decide(self, connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any]) -> Decision:
-        """Ask the function about each of the chunk's records; raises what it raises, and DecidingTooSlow."""
+        """Ask the function about each of the chunk's records; raises what it raises, UnfitValue and DecidingTooSlow."""
         columns = list(self.records.table.columns)
         text = key_text(list(self.records.key), self.records.key_types)
         rows = connection.execute(locked_records(plan, text, *columns), parameters).all()
@@ -120,9 +121,15 @@ class RecordChange:
             written = _writer(column, connection)
             found[own_name(f"new_given{number}")] = [column.key in values for _, values in changed]
             found[own_name(f"new_value{number}")] = [
-                written(values[column.key]) if column.key in values else None for _, values in changed
+                self._fitted(column, written(values[column.key]), record) if column.key in values else None
+                for record, values in changed
             ]
         return found
+
+    def _fitted(self, column: Column[Any], value: Any, record: Mapping[str, Any]) -> Any:
+        if rule := unfit(column, value):
+            raise UnfitValue(column, rule, record, list(self.records.key))
+        return value
 
 
 def _outcome(key: str, answer: NotChanged) -> RecordOutcome:

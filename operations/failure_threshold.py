@@ -20,12 +20,12 @@ class FailureThreshold:
     def __post_init__(self) -> None:
         if self.most_failures is None and self.most_share is None:
             raise OperationError("a FailureThreshold needs most_failures, most_share or both")
-        if self.most_failures is not None and self.most_failures < 0:
-            raise OperationError(f"most_failures is a number of records, not {self.most_failures}")
-        if self.most_share is not None and not 0 <= self.most_share < 1:
-            raise OperationError(f"most_share is a part of 1 (0.05: one in twenty), not {self.most_share}")
-        if self.seen < 1:
-            raise OperationError(f"seen is at least 1 record, not {self.seen}")
+        if self.most_failures is not None and not _whole(self.most_failures, 0):
+            raise OperationError(f"most_failures is a number of records, not {self.most_failures!r}")
+        if self.most_share is not None and not _part_of_one(self.most_share):
+            raise OperationError(f"most_share is a part of 1 (0.05: one in twenty), not {self.most_share!r}")
+        if not _whole(self.seen, 1):
+            raise OperationError(f"seen is at least 1 record, not {self.seen!r}")
 
     def exceeded(self, failed: int, processed: int) -> str:
         """Why a round with these counters ends; empty where it goes on."""
@@ -34,3 +34,11 @@ class FailureThreshold:
         if self.most_share is not None and processed >= self.seen and failed > self.most_share * processed:
             return f"{failed} of {processed} records failed, more than {self.most_share:.4g} of them"
         return ""
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _part_of_one(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1

@@ -5,7 +5,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from sqlalchemy import BigInteger, Column, ColumnElement, DateTime, Delete, Integer, Select, String, Table, Update, Uuid
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    DateTime,
+    Delete,
+    Enum,
+    Integer,
+    Select,
+    String,
+    Table,
+    Update,
+    Uuid,
+)
 from sqlalchemy.types import TypeEngine
 
 from bulklane.contracts.key import KeyType, KeyValue, parse_value
@@ -63,6 +76,8 @@ class Records:
             raise OperationError(f"{self.table.name}: a key has 1 to {MAX_KEY_COLUMNS} columns, not {len(self.key)}")
         if any(column.nullable for column in self.key):
             raise OperationError(f"{self.table.name}: a key column may not be NULL")
+        if any(isinstance(column.type, Enum) for column in self.key):
+            raise OperationError(f"{self.table.name}: a key column may not be an enum, whose order is no text's")
         if not isinstance(self.row_version.type, BigInteger):
             raise OperationError(f"{self.table.name}.{self.row_version.name}: a row version is a bigint")
 

@@ -13,9 +13,10 @@ from bulklane.contracts.key import Key, shown
 from bulklane.contracts.lane import lane_of
 from bulklane.contracts.timing import Timing
 from bulklane.database.accept import find_accepted
-from bulklane.database.chunk_plan import ChunkPlan
+from bulklane.database.chunk_plan import ChunkPlan, Miscounted
 from bulklane.database.engine import limited_transaction
 from bulklane.database.failure import Trouble, rule_of, trouble_of
+from bulklane.database.fitting import UnfitValue
 from bulklane.database.lease import holders
 from bulklane.database.past_rate import past_rate
 from bulklane.database.plan import chunk_plan
@@ -120,6 +121,8 @@ def _bugs_named(operation: str) -> Iterator[None]:
         raise PreviewUnable(str(error)) from None
     except OperationError:
         raise
+    except (UnfitValue, Miscounted) as error:
+        raise OperationError(f"{operation!r}: {error}") from error
     except DBAPIError as error:
         trouble = trouble_of(error)
         if trouble is Trouble.LOCKED:

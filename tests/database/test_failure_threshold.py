@@ -138,6 +138,10 @@ def test_the_ranges_of_a_job_are_counted_together(engine: Engine) -> None:
         ({}, "needs most_failures, most_share or both"),
         ({"most_failures": -1}, "not -1"),
         ({"most_share": 5}, "not 5"),
+        ({"most_share": "0.5"}, "not '0.5'"),
+        ({"most_share": float("nan")}, "not nan"),
+        ({"most_failures": True}, "not True"),
+        ({"most_failures": 1.5}, "not 1.5"),
         ({"most_share": 0.5, "seen": 0}, "at least 1"),
     ],
 )
