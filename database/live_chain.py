@@ -255,17 +255,18 @@ def _chain(plan: LivePlan, span: _Span, decided: CTE | None) -> Executable:
         .cte(parameter("tally"))
         .prefix_with("MATERIALIZED")
     )
-    counts = [tally.c.changed, literal(0, Integer), literal(0, Integer)]
-    source, reports = _GATE.join(tally, true()), []
-    if decided is not None:
+    source, zero = _GATE.join(tally, true()), literal(0, Integer)
+    if decided is None:
+        advanced, *kept = _advance(tally.c.changed, zero, zero, source, span.end)
+    else:
         kinds = _kinds(decided)
-        counts = [tally.c.changed, kinds.c.skipped, kinds.c.failed]
-        source, reports = source.join(kinds, true()), [reported(decided)]
-    advanced, ledger = _advance(*counts, source=source, end=span.end)
+        source = source.join(kinds, true())
+        advanced, *kept = _advance(tally.c.changed, kinds.c.skipped, kinds.c.failed, source, span.end)
+        kept.append(reported(decided))
     debts = [debt(effect, number, changed, _GATE) for number, effect in enumerate(plan.chunk.effects)]
     taken_back = [cleared(changed)] if plan.chunk.reopened else []
     answer = select(advanced, *(tally.c[name] for name in flags)).join(tally, true())
-    return answer.add_cte(ledger, *reports, *debts, *taken_back)
+    return answer.add_cte(*kept, *debts, *taken_back)
 
 
 def _kinds(decided: CTE) -> CTE:
