@@ -21,13 +21,15 @@ def live_job(engine: Engine, registry: Registry, selection: dict[str, Any] | Non
     return opened(engine, accepted(engine, registry=registry, selection=chosen, **{"parallelism": 1, **request}))
 
 
-def live_chunk(engine: Engine, registry: Registry, ref: RangeRef, size: int, epoch: int = 1) -> Standing | None:
-    """One chunk of a range; None where the gate was not passed."""
+def live_chunk(
+    engine: Engine, registry: Registry, ref: RangeRef, size: int, epoch: int = 1, *, good: bool = False
+) -> Standing | None:
+    """One chunk of a range, or of its good records; None where the gate was not passed."""
     with engine.begin() as connection:
         standing = ranges.take(connection, ref, epoch)
         course = plan_course(connection, registry, get_job(connection, ref.job_no), ref, epoch, standing)
         piece = course.next_piece(connection, standing, size)
-        return course.apply(connection, standing, piece)
+        return (course.apply_to_good if good else course.apply)(connection, standing, piece)
 
 
 def live_walk(engine: Engine, registry: Registry, job: Job, size: int, epoch: int = 1) -> int:
