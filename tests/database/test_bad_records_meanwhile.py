@@ -8,37 +8,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from bulklane.activities.plan import plan_chunks, plan_course
+from bulklane.activities.plan import plan_chunks
 from bulklane.database import range as ranges
-from bulklane.database.course import Course
-from bulklane.database.job import Job
 from bulklane.database.live import ColumnMoved, LivePiece, apply_live_to_good
 from bulklane.database.live_chain import LivePlan
-from bulklane.database.range import Counters, RangeRef, Standing
-from bulklane.operations.operation import Registry
+from bulklane.database.range import Counters, RangeRef
 from tests.database.jobs import Background, accepted, blocked_sessions, opened, registry_of, rows
-from tests.database.live_jobs import exact_counters, live_job, live_walk, standing_of
+from tests.database.live_jobs import exact_counters, live_chunk, live_job, live_walk, standing_of
 from tests.database.test_bad_records import PLUS, by_function, ddl, prepare
 from tests.support.people import make_people, people
 from tests.support.waiting import until
 from tests.support.walking import PATIENT, walk_whole
 
 PLUSING = registry_of(PLUS)
-
-
-class Stepper:
-    """One attempt at a job's only range, step by step."""
-
-    def __init__(self, engine: Engine, registry: Registry, job: Job) -> None:
-        self.engine, self.registry, self.job = engine, registry, job
-        self.ref = RangeRef(job.job_no, 1, 0)
-
-    def to_good(self, size: int) -> Standing | None:
-        """The next chunk, its bad records asked for."""
-        with self.engine.begin() as connection:
-            standing = ranges.take(connection, self.ref, 1)
-            course: Course[Any] = plan_course(connection, self.registry, self.job, self.ref, 1, standing)
-            return course.apply_to_good(connection, standing, course.next_piece(connection, standing, size))
 
 
 NAMED = {"filter": {"field": "name", "value": "mine"}}
@@ -60,10 +42,10 @@ def test_what_another_transaction_does_to_a_record_counts(engine: Engine, kind: 
     registry = registry_of(made)
     selection = {**NAMED, "live": live}
     job = opened(engine, accepted(engine, registry=registry, selection=selection, parallelism=1))
-    stepper = Stepper(engine, registry, job)
+    ref = RangeRef(job.job_no, 1, 0)
     with engine.begin() as other:
         other.execute(text(f"UPDATE person {change}"))
-        walking = Background(lambda: stepper.to_good(100))
+        walking = Background(lambda: live_chunk(engine, registry, ref, 100, good=True))
         until(lambda: blocked_sessions(engine) == 1, what="the walk waits for the record")
     standing = walking.result()
     assert standing is not None and standing.done
@@ -116,22 +98,22 @@ def test_what_is_deleted_between_question_and_change_is_in_no_count(engine: Engi
         count=100,
     )
     job = live_job(engine, PLUSING, NAMED)
-    stepper = Stepper(engine, PLUSING, job)
+    ref = RangeRef(job.job_no, 1, 0)
     with meanwhile(engine, "DELETE FROM person WHERE name = ''"):
-        assert stepper.to_good(20) is not None
+        assert live_chunk(engine, PLUSING, ref, 20, good=True) is not None
     live_walk(engine, PLUSING, job, 20)
     assert exact_counters(engine, job) == Counters(changed=49, failed=1)
-    assert standing_of(engine, stepper.ref).cursor == 50
+    assert standing_of(engine, ref).cursor == 50
 
 
 def test_who_is_not_past_the_gate_asks_nothing_and_reports_nothing(engine: Engine) -> None:
     prepare(engine, "UPDATE person SET n = 999 WHERE {bad}", "id < 5", count=10)
-    stepper = Stepper(engine, PLUSING, live_job(engine, PLUSING))
+    job = live_job(engine, PLUSING)
     with engine.begin() as connection:
-        ranges.shut(connection, stepper.job.job_no, 1)
+        ranges.shut(connection, job.job_no, 1)
     with engine.begin() as other:
         other.execute(text("SELECT FROM person FOR UPDATE"))
-        assert stepper.to_good(100) is None
+        assert live_chunk(engine, PLUSING, RangeRef(job.job_no, 1, 0), 100, good=True) is None
     assert rows(engine, "SELECT count(*) FROM bulklane.outcome") == [(0,)]
 
 
@@ -143,9 +125,9 @@ def test_a_trigger_that_moves_a_record_is_found_where_records_are_asked_for(engi
         " $$ BEGIN NEW.id := NEW.id + 100; RETURN NEW; END $$",
         "CREATE TRIGGER turn BEFORE UPDATE ON person FOR EACH ROW WHEN (OLD.id = 7) EXECUTE FUNCTION turn()",
     )
-    stepper = Stepper(engine, PLUSING, live_job(engine, PLUSING))
+    job = live_job(engine, PLUSING)
     with pytest.raises(ColumnMoved, match=r"moves person\.id"):
-        stepper.to_good(100)
+        live_chunk(engine, PLUSING, RangeRef(job.job_no, 1, 0), 100, good=True)
     assert rows(engine, "SELECT count(*) FROM person WHERE n <> 0") == [(0,)]
 
 
