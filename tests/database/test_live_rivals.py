@@ -13,8 +13,8 @@ from tests.database.jobs import Background, common_columns, look, registry_of, r
 from tests.database.live_jobs import live_job
 from tests.support.rivals import AUDIT, Rival, shut_and_reopen
 
-RECORDS = 2_000
-BAD = 20
+RECORDS = 1_000
+BAD = 10
 
 
 def insert_between(engine: Engine, ended: Event) -> int:
@@ -55,6 +55,7 @@ def test_rivals_change_each_record_once_and_the_ledger_is_exact(engine: Engine, 
     assert user.result() > 3
     assert sum(rival.refused for rival in rivals) > 10
     assert sum(rival.interrupted for rival in rivals) > 3
+    assert sum(rival.broken for rival in rivals) > 3
     assert_exact(engine)
     done = look(engine, job)
     assert done.changed == rows(engine, "SELECT count(*) FROM thing_audit")[0][0]

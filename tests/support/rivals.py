@@ -2,12 +2,11 @@
 
 import itertools
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bulklane.activities.plan import plan_course
@@ -40,6 +39,9 @@ class Rival:
     chance: random.Random
     refused: int = 0
     interrupted: int = 0
+    broken: int = 0
+    asks: bool = False
+    """Whether the next chunk asks for bad records: the last one broke a rule."""
 
     def walk(self) -> None:
         """Until the range is done, whoever does it."""
@@ -58,23 +60,24 @@ class Rival:
                 return True
             try:
                 standing = self.chunk(course, standing)
-            except (Interrupted, DBAPIError):
-                self.interrupted += 1
+            except (Interrupted, DBAPIError) as error:
+                self.asks = isinstance(error, IntegrityError)
+                self.broken += self.asks
+                self.interrupted += not self.asks
                 with self.engine.begin() as connection:
                     standing = ranges.read(connection, self.ref)
         return standing.done
 
     def chunk(self, course: Course[Any], standing: Standing) -> Standing:
-        """A chunk of any size where the range is believed to stand; where it breaks a rule, its bad records told."""
+        """A chunk of any size where the range is believed to stand; killed now and then, before or at its commit."""
         with self.engine.begin() as connection:
             piece = course.next_piece(connection, standing, self.chance.choice([1, *range(1, 90)]))
-        try:
-            moved = self.commit(lambda connection: course.apply(connection, standing, piece))
-        except IntegrityError:
-            if course.records(piece) > 1:
-                moved = self.commit(lambda connection: course.apply_to_good(connection, standing, piece))
-            else:
-                moved = self.commit(lambda connection: course.fail(connection, standing, piece, "bad", "alone"))
+            act, self.asks = course.apply_to_good if self.asks else course.apply, False
+            moved = act(connection, standing, piece)
+            if self.chance.random() < 0.05:
+                raise Interrupted
+            if self.chance.random() < 0.03:
+                connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
         if moved is not None:
             # now and then the answer to COMMIT is lost, and the walker thinks that it stands where it was
             return standing if self.chance.random() < 0.1 else moved
@@ -82,16 +85,6 @@ class Rival:
         with self.engine.begin() as connection:
             # a stale walker goes on from where it thinks it is, under its own epoch
             return ranges.read(connection, self.ref) if self.chance.random() < 0.8 else standing
-
-    def commit(self, act: Callable[[Connection], Standing | None]) -> Standing | None:
-        """In one transaction; killed now and then, before or at its commit."""
-        with self.engine.begin() as connection:
-            moved = act(connection)
-            if self.chance.random() < 0.05:
-                raise Interrupted
-            if self.chance.random() < 0.03:
-                connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
-        return moved
 
 
 def shut_and_reopen(engine: Engine, job: Job, ended: Event) -> int:
