@@ -4,13 +4,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from bulklane.activities.plan import operation_of
 from bulklane.contracts.job import Wish
-from bulklane.database.job import get_job
 from bulklane.database.range import RangeRef, round_counters
 from bulklane.database.wish import set_wish
 from bulklane.operations.failure_threshold import FailureThreshold
-from bulklane.operations.operation import Registry
 
 
 @dataclass(frozen=True)
@@ -20,13 +17,6 @@ class FailureWatch:
     engine: Engine
     ref: RangeRef
     threshold: FailureThreshold | None
-
-    @classmethod
-    def of(cls, engine: Engine, registry: Registry, ref: RangeRef) -> "FailureWatch":
-        """The watch over the job of a range; raises JobUnknown and OperationMissing."""
-        with engine.connect() as connection:
-            job = get_job(connection, ref.job_no)
-        return cls(engine, ref, operation_of(registry, job).failure_threshold)
 
     def stopped(self) -> bool:
         """Whether the threshold is exceeded: then the system wishes the job's end, and no further chunk is begun."""

@@ -9,7 +9,7 @@ from bulklane.contracts.failure import FailureType
 from bulklane.contracts.key import read_key
 from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.course import Course, FrozenCourse, LiveCourse
-from bulklane.database.job import Job, get_job
+from bulklane.database.job import Job
 from bulklane.database.live_chain import LivePlan
 from bulklane.database.plan import chunk_plan
 from bulklane.database.range import RangeRef, Standing
@@ -38,10 +38,9 @@ def plan_chunks(connection: Connection, registry: Registry, job: Job) -> tuple[C
 
 
 def plan_course(
-    connection: Connection, registry: Registry, ref: RangeRef, epoch: int, standing: Standing
+    connection: Connection, registry: Registry, job: Job, ref: RangeRef, epoch: int, standing: Standing
 ) -> Course[Any]:
     """The way through a range that this attempt has taken. Raises NotLive where a deploy has made a live walk unfit."""
-    job = get_job(connection, ref.job_no)
     plan, stored = plan_chunks(connection, registry, job)
     if standing.bound_key is None:
         return FrozenCourse(plan, ref, epoch, stored.selection_no)

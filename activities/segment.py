@@ -15,7 +15,7 @@ from bulklane.activities.failure_threshold import FailureWatch
 from bulklane.activities.failures import reason_of
 from bulklane.activities.heartbeat import schedule_number, superseded
 from bulklane.activities.pace import Debt, Pace, PaceLimits, Reason
-from bulklane.activities.plan import plan_course
+from bulklane.activities.plan import operation_of, plan_course
 from bulklane.activities.walk import Walk
 from bulklane.contracts import activity_calls
 from bulklane.contracts.job import Wish
@@ -58,7 +58,7 @@ class Segment:
             raise superseded(epoch, standing.epoch)
         job, course = self._course(ref, epoch, standing)
         size = ChunkSize(self.timing.chunk_target, standing.chunk_size)
-        watch = FailureWatch.of(self.engine, self.registry, ref)
+        watch = FailureWatch(self.engine, ref, operation_of(self.registry, job).failure_threshold)
         pace = Pace(self.engine, ref, self._reasons(job))
         walk = Walk(self.engine, self.timing, course, ref, epoch, size, standing, watch, pace)
         try:
@@ -84,7 +84,7 @@ class Segment:
         try:
             with self.engine.connect() as connection:
                 job = get_job(connection, ref.job_no)
-                return job, plan_course(connection, self.registry, ref, epoch, standing)
+                return job, plan_course(connection, self.registry, job, ref, epoch, standing)
         except Exception as error:
             self._failed(ref, error)
             raise

@@ -168,7 +168,7 @@ class Walk:
     def _asked(self, error: Exception, piece: Any) -> bool:
         """Whether the records that break the rule could be asked for: they are reported, their neighbours changed."""
         rule = broken_rule(error)
-        if rule is None or rule in self.unasked or not self.course.can_ask:
+        if rule is None or rule in self.unasked:
             return False
         began = time.monotonic()
         try:

@@ -30,12 +30,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from bulklane.database.chunk import apply_decision, chunk_parameters, locked_records
-from bulklane.database.chunk_plan import ChunkPlan, ChunkResult, Decision, RecordOutcome
+from bulklane.database.chunk_plan import ChunkPlan, Decision, Locked, RecordOutcome
 from bulklane.database.constraint import Check, Constraints, Reference, TableColumn, read_constraints
-from bulklane.database.range import RangeRef
 from bulklane.database.record import key_text, own_name
-from bulklane.database.selection import Slice
 from bulklane.database.written import new_values, written_columns
 
 
@@ -61,25 +58,21 @@ class Rule:
     broken: ColumnElement[bool]
 
 
-def apply_to_good(
-    connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: int, piece: Slice
-) -> ChunkResult | None:
-    """Report the slice's records whose new values break a rule as failed, and change the others.
-
-    None where the gate was not passed. Raises what the statement raises where not all could be found by asking.
-    """
-    parameters = chunk_parameters(ref, epoch, piece)
-    decision = Decision() if plan.decide is None else plan.decide(connection, plan, parameters)
-    bad = _bad_records(connection, plan, {**parameters, **decision.parameters})
-    return apply_decision(connection, plan, parameters, replace(decision, outcomes=[*decision.outcomes, *bad]))
+def decide_bad(plan: ChunkPlan, connection: Connection, locked: Locked, parameters: Mapping[str, Any]) -> Decision:
+    """What the plan decides about a chunk's records, and each whose new values break a rule as failed."""
+    decision = plan.decided(connection, locked, parameters)
+    bad = _bad_records(connection, plan, locked, {**parameters, **decision.parameters})
+    return replace(decision, outcomes=[*decision.outcomes, *bad])
 
 
-def _bad_records(connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any]) -> list[RecordOutcome]:
+def _bad_records(
+    connection: Connection, plan: ChunkPlan, locked: Locked, parameters: Mapping[str, Any]
+) -> list[RecordOutcome]:
     deletes = not isinstance(plan.change, Update)
     constraints = read_constraints(connection, plan.records.table, deletes=deletes)
     if constraints is None:
         return []
-    rows = _new_rows(plan, constraints)
+    rows = _new_rows(plan, locked, constraints)
     if rows is None:
         return []
     rules = list(_incoming(constraints, rows) if deletes else _rules(plan, constraints, rows))
@@ -88,11 +81,13 @@ def _bad_records(connection: Connection, plan: ChunkPlan, parameters: Mapping[st
     which = case(*((rule.broken, number) for number, rule in enumerate(rules)), else_=None)
     asked = select(rows.c[own_name("key")].label("key"), which.label("rule")).subquery(own_name("asked"))
     found = connection.execute(select(asked.c.key, asked.c.rule).where(asked.c.rule.is_not(None)), parameters)
-    return [RecordOutcome(row.key, "failed", rules[row.rule].code, rules[row.rule].reason) for row in found]
+    # where the key isn't unique, a key is reported once
+    broken = {row.key: rules[row.rule] for row in found}
+    return [RecordOutcome(key, "failed", rule.code, rule.reason) for key, rule in broken.items()]
 
 
-def _new_rows(plan: ChunkPlan, constraints: Constraints) -> FromClause | None:
-    """The slice's records as they would be written, locked, their columns named as in the database.
+def _new_rows(plan: ChunkPlan, locked: Locked, constraints: Constraints) -> FromClause | None:
+    """The chunk's records as they would be written, locked, their columns named as in the database.
 
     None where that can't be said: other tables in the statement, which may give a record more than one new value.
     """
@@ -102,13 +97,13 @@ def _new_rows(plan: ChunkPlan, constraints: Constraints) -> FromClause | None:
     declared = {str(one.name): one for one in records.table.columns}
     written = _written(plan)
     plain = [one for one in constraints.columns if one.name in declared and one.generated_as is None]
-    statement = locked_records(
-        plan,
+    statement = locked(
         key_text(list(records.key), records.key_types).label(own_name("key")),
         *(_new_value(declared[one.name], written, one).label(one.name) for one in plain),
         *(declared[one.name].label(own_name(f"old_{one.name}")) for one in plain if declared[one.name] in written),
     ).where(*plan.change._where_criteria)
-    rows = statement.subquery(own_name("rows"))
+    # else only those that broke a rule before others' changes would be looked at and locked
+    rows = statement.cte(own_name("rows")).prefix_with("MATERIALIZED")
     generated = [one for one in constraints.columns if one.generated_as is not None and one.name in declared]
     if not generated:
         return rows

@@ -6,6 +6,7 @@ behind the same gate; what was decided then goes into the chain.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import (
@@ -19,7 +20,8 @@ from sqlalchemy import (
 )
 
 from bulklane.contracts.key import KeyType
-from bulklane.database.chunk_chain import GATE, OUTCOME_PARTS, fail_chain, narrowed, sliced
+from bulklane.database.bad_records import decide_bad
+from bulklane.database.chunk_chain import GATE, fail_chain, narrowed, sliced
 from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, ChunkResult, Decision, Miscounted
 from bulklane.database.range import RangeRef
 from bulklane.database.record import key_text, unnested
@@ -41,30 +43,29 @@ def chunk_statement(
     """What changes the slice's records, with all its parameters; where a function decides, they are locked for it."""
     if plan.decide is None:
         return plan.statement, parameters
-    return _decided_statement(plan, parameters, plan.decide(connection, plan, parameters))
+    return _decided_statement(plan, parameters, plan.decided(connection, partial(locked_records, plan), parameters))
 
 
-def apply_decision(
-    connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any], decision: Decision
+def apply_to_good(
+    connection: Connection, plan: ChunkPlan, ref: RangeRef, epoch: int, piece: Slice
 ) -> ChunkResult | None:
-    """The same for a chunk of which some outcomes are decided; the others' records are changed."""
+    """Report the slice's records whose new values break a rule as failed, and change the others.
+
+    None where the gate was not passed. Raises what the statement raises where not all could be found by asking.
+    """
+    parameters = chunk_parameters(ref, epoch, piece)
+    decision = decide_bad(plan, connection, partial(locked_records, plan), parameters)
     return _result(connection, *_decided_statement(plan, parameters, decision))
 
 
 def _decided_statement(
     plan: ChunkPlan, parameters: Mapping[str, Any], decision: Decision
 ) -> tuple[Executable, Mapping[str, Any]]:
-    outcomes = {
-        _p(f"decided_{part}"): [getattr(outcome, part) for outcome in decision.outcomes] for part in OUTCOME_PARTS
-    }
-    return plan.deciding_statement, {**parameters, **decision.parameters, **outcomes}
+    return plan.deciding_statement, {**parameters, **decision.values}
 
 
 def locked_records(plan: ChunkPlan, *columns: ColumnElement[Any]) -> Select[Any]:
-    """These columns of the slice's records that the plan is to change, locked, in key order.
-
-    No row unless the gate was passed. The lock is the one that the change itself takes.
-    """
+    """`Locked` of a slice."""
     types, key = plan.records.key_types, plan.records.key
     ordered = [one.collate("C") if kind is KeyType.TEXT else one for one, kind in zip(key, types, strict=True)]
     statement = narrowed(plan, sliced(types, GATE), select(*columns).order_by(*ordered))

@@ -69,11 +69,19 @@ def sliced(key_types: Sequence[KeyType], *passed: CTE) -> CTE:
     return statement.cte(_p("slice")).prefix_with("MATERIALIZED")
 
 
-def decided() -> CTE:
-    """The outcomes that are known before."""
+def decided(*passed: CTE) -> CTE:
+    """The outcomes that are known before; no row unless the gate was passed."""
     arrays = [bindparam(_p(f"decided_{part}"), type_=ARRAY(Text())) for part in OUTCOME_PARTS]
     rows = unnested(arrays, OUTCOME_PARTS, "one")
-    return select(*(rows.c[part] for part in OUTCOME_PARTS)).cte(_p("decided")).prefix_with("MATERIALIZED")
+    statement = select(*(rows.c[part] for part in OUTCOME_PARTS))
+    for gate in passed:
+        statement = statement.where(select(literal(1)).select_from(gate).exists())
+    return statement.cte(_p("decided")).prefix_with("MATERIALIZED")
+
+
+def undecided(decided: CTE, key: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether nothing is known before of a record with this key in text form."""
+    return ~select(literal(1)).where(decided.c.key.collate("C") == key).exists()
 
 
 def chain(plan: "ChunkPlan", decided: CTE | None) -> Executable:
@@ -84,7 +92,7 @@ def chain(plan: "ChunkPlan", decided: CTE | None) -> Executable:
     changed = _changed(plan, slice_, decided)
     tally = select(func.count().label("changed")).select_from(changed).cte(_p("tally")).prefix_with("MATERIALIZED")
     missing = _missing(plan, slice_, changed, tally, names, decided)
-    reported = _reported(missing)
+    reports = reported(missing)
     counts = (
         select(
             GATE.c.seq,
@@ -99,7 +107,7 @@ def chain(plan: "ChunkPlan", decided: CTE | None) -> Executable:
     )
     debts = [debt(effect, number, changed, GATE) for number, effect in enumerate(plan.effects)]
     taken_back = [cleared(changed)] if plan.reopened else []
-    return select(moved(counts)).add_cte(reported, written(counts), *debts, *taken_back)
+    return select(moved(counts)).add_cte(reports, written(counts), *debts, *taken_back)
 
 
 def narrowed(plan: "ChunkPlan", slice_: CTE, statement: Any) -> Any:
@@ -123,7 +131,7 @@ def _changed(plan: "ChunkPlan", slice_: CTE, decided: CTE | None) -> CTE:
     text_key = key_text(table_columns, records.key_types)
     change = narrowed(plan, slice_, plan.change)
     if decided is not None:
-        change = change.where(~select(literal(1)).where(decided.c.key.collate("C") == text_key).exists())
+        change = change.where(undecided(decided, text_key))
     version = records.row_version + 1 if isinstance(plan.change, Delete) else records.row_version
     return change.returning(  # type: ignore[no-any-return]
         *(column.label(f"key{position}") for position, column in enumerate(table_columns, 1)),
@@ -168,14 +176,15 @@ def _missing(plan: "ChunkPlan", slice_: CTE, changed: CTE, tally: CTE, names: li
     )
 
 
-def _reported(missing: CTE) -> CTE:
+def reported(outcomes: CTE) -> CTE:
+    """Report these outcomes."""
     rows = select(
         bindparam(_p("of_job"), type_=BigInteger),
-        missing.c.key,
+        outcomes.c.key,
         bindparam(_p("of_round"), type_=Integer),
-        missing.c.kind,
-        missing.c.code,
-        missing.c.reason,
+        outcomes.c.kind,
+        outcomes.c.code,
+        outcomes.c.reason,
     )
     return report(rows)
 

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Delete,
     Executable,
+    Select,
     Update,
 )
 
-from bulklane.database.chunk_chain import chain, decided
-from bulklane.database.record import RecordSet
+from bulklane.database.chunk_chain import OUTCOME_PARTS, chain, decided
+from bulklane.database.record import RecordSet, own_name
 
 LONGEST_REASON = 500
 
@@ -67,6 +68,24 @@ class Decision:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Of the plan's change, by their full names."""
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """All that a deciding statement takes of it, by full names."""
+        outcomes = {
+            own_name(f"decided_{part}"): [getattr(outcome, part) for outcome in self.outcomes] for part in OUTCOME_PARTS
+        }
+        return {**self.parameters, **outcomes}
+
+
+class Locked(Protocol):
+    """The chunk's records that its plan is to change, over frozen keys or in a part of the key space."""
+
+    def __call__(self, *columns: ColumnElement[Any]) -> Select[Any]:
+        """These columns of them, locked as the change itself locks them, in key order.
+
+        No row unless the gate was passed.
+        """
+
 
 @dataclass(frozen=True)
 class ChunkPlan:
@@ -79,8 +98,12 @@ class ChunkPlan:
     effects: Sequence[OwedEffect]
     reopened: bool = False
     """Whether the records may have an outcome of an earlier round, which a change takes back."""
-    decide: Callable[[Connection, "ChunkPlan", Mapping[str, Any]], Decision] | None = None
+    decide: Callable[[Connection, Locked, Mapping[str, Any]], Decision] | None = None
     """Reads and locks the chunk's records and decides about each, where the change is written per record."""
+
+    def decided(self, connection: Connection, locked: Locked, parameters: Mapping[str, Any]) -> Decision:
+        """What the plan's function says of the chunk's records; nothing where there is none."""
+        return Decision() if self.decide is None else self.decide(connection, locked, parameters)
 
     @cached_property
     def statement(self) -> Executable:

@@ -6,10 +6,9 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection
 
 from bulklane.contracts.key import Key, read_key
-from bulklane.database.bad_records import apply_to_good
-from bulklane.database.chunk import apply_chunk, fail_chunk, keys_of
+from bulklane.database.chunk import apply_chunk, apply_to_good, fail_chunk, keys_of
 from bulklane.database.chunk_plan import ChunkPlan
-from bulklane.database.live import LivePiece, LiveResult, apply_live, fail_live, read_next_key
+from bulklane.database.live import LivePiece, LiveResult, apply_live, apply_live_to_good, fail_live, read_next_key
 from bulklane.database.live_chain import LivePlan
 from bulklane.database.range import RangeRef, Standing
 from bulklane.database.selection import Slice, slice_at
@@ -28,10 +27,6 @@ class Course(Protocol[PieceT]):
 
     def apply(self, connection: Connection, standing: Standing, piece: PieceT) -> Standing | None:
         """Change the piece's records; where the range stands then. None where the gate was not passed."""
-
-    @property
-    def can_ask(self) -> bool:
-        """Whether the records that break a rule can be asked for by `apply_to_good`."""
 
     def apply_to_good(self, connection: Connection, standing: Standing, piece: PieceT) -> Standing | None:
         """Report the records that would break a rule as failed, and change the others; else as `apply`."""
@@ -64,8 +59,6 @@ class FrozenCourse:
         """The chunk's transaction."""
         result = apply_chunk(connection, self.plan, self.ref, self.epoch, piece)
         return None if result is None else standing.at(piece.hi)
-
-    can_ask = True
 
     def apply_to_good(self, connection: Connection, standing: Standing, piece: Slice) -> Standing | None:
         """The chunk's transaction, after one query for the bad records."""
@@ -103,11 +96,9 @@ class LiveCourse:
         """The chunk's transaction; raises ColumnMoved."""
         return _further(standing, apply_live(connection, self.plan, self.ref, self.epoch, piece))
 
-    can_ask = False
-
     def apply_to_good(self, connection: Connection, standing: Standing, piece: LivePiece) -> Standing | None:
-        """Not here: the keys of a live piece aren't known before its statement, so bisection finds the bad ones."""
-        raise NotImplementedError
+        """The chunk's transaction, after one query for the bad records; raises ColumnMoved."""
+        return _further(standing, apply_live_to_good(connection, self.plan, self.ref, self.epoch, piece))
 
     def fail(
         self, connection: Connection, standing: Standing, piece: LivePiece, code: str, reason: str

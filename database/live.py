@@ -4,20 +4,27 @@ The cursor moves to the end of the chunk's keys whatever the filter took of them
 columns' own collations, the only one that the user's index has.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, func, select, true
+from sqlalchemy import Connection, Executable, func, select, true
 
 from bulklane.contracts.key import Key, format_key
+from bulklane.database.bad_records import decide_bad
+from bulklane.database.chunk_plan import Decision, Locked
 from bulklane.database.key_space import after, bound_key, key_values, up_to
-from bulklane.database.live_chain import FAIL_ONE, LivePlan
+from bulklane.database.live_chain import FAIL_ONE, LivePlan, LiveStatements
 from bulklane.database.range import RangeRef
 from bulklane.database.record import own_name as parameter
 from bulklane.database.record import owned_by
 
 # larger than any number of records: where a live range ends is known when its walk has come to its bound
 OPEN_END = 2**62
+
+
+Decide = Callable[[Connection, Locked, Mapping[str, Any]], Decision]
 
 
 class ColumnMoved(RuntimeError):
@@ -74,11 +81,68 @@ def apply_live(
 
     Raises what the operation's statement raises, and ColumnMoved: the caller must roll back.
     """
+    statements, parameters = _statements(plan, piece), live_parameters(connection, ref, epoch, piece)
+    if plan.chunk.decide is None:
+        return _result(connection, plan, statements.statement, parameters)
+    return _apply_decided(connection, statements, parameters, plan.chunk.decide)
+
+
+def apply_live_to_good(
+    connection: Connection, plan: LivePlan, ref: RangeRef, epoch: int, piece: LivePiece
+) -> LiveResult | None:
+    """Report the piece's records whose new values break a rule as failed, and change the others; else as `apply_live`.
+
+    Raises what the statement raises where not all could be found by asking.
+    """
+    statements, parameters = _statements(plan, piece), live_parameters(connection, ref, epoch, piece)
+    return _apply_decided(connection, statements, parameters, partial(decide_bad, plan.chunk))
+
+
+def live_statement(
+    connection: Connection, plan: LivePlan, ref: RangeRef, epoch: int, piece: LivePiece
+) -> tuple[Executable, Mapping[str, Any]]:
+    """What changes the piece's records, with all its parameters, in a transaction that plans it by the key's index.
+
+    Where a function decides it is the statement over all up to the piece's bound. Raises what deciding raises.
+    """
+    statements, parameters = _statements(plan, piece), live_parameters(connection, ref, epoch, piece)
+    if plan.chunk.decide is None:
+        return statements.statement, parameters
+    end = {parameter("end_key"): format_key(piece.bound_key), **key_values("end", piece.bound_key)}
+    return _decided_statement(connection, statements, {**parameters, **end}, plan.chunk.decide)
+
+
+def _statements(plan: LivePlan, piece: LivePiece) -> LiveStatements:
     if piece.only is not None:
-        statement = plan.one_key
-    else:
-        statement = plan.from_start if piece.cursor_key is None else plan.beyond_cursor
-    row = connection.execute(statement, live_parameters(connection, ref, epoch, piece)).one_or_none()
+        return plan.one_key
+    return plan.from_start if piece.cursor_key is None else plan.beyond_cursor
+
+
+def _apply_decided(
+    connection: Connection, statements: LiveStatements, parameters: Mapping[str, Any], decide: Decide
+) -> LiveResult | None:
+    """Fix the chunk's end, decide about the records up to there, and change the others.
+
+    Else what is inserted meanwhile would make another chunk of it than the one whose records are locked and decided.
+    """
+    end = connection.execute(statements.end, parameters).one_or_none()
+    if end is None:
+        return None
+    fixed = {**parameters, parameter("end_key"): end.key, **key_values("end", tuple(end[1:]))}
+    return _result(connection, statements.plan, *_decided_statement(connection, statements, fixed, decide))
+
+
+def _decided_statement(
+    connection: Connection, statements: LiveStatements, fixed: Mapping[str, Any], decide: Decide
+) -> tuple[Executable, Mapping[str, Any]]:
+    decision = decide(connection, statements.locked, fixed)
+    return statements.deciding_statement, {**fixed, **decision.values}
+
+
+def _result(
+    connection: Connection, plan: LivePlan, statement: Executable, parameters: Mapping[str, Any]
+) -> LiveResult | None:
+    row = connection.execute(statement, parameters).one_or_none()
     if row is None:
         return None
     for number, column in enumerate(plan.watched):

@@ -1,7 +1,8 @@
 """The chain of a live chunk as one statement.
 
 gate -> the end of the next keys, in the order of their index -> the change on the range up to there -> effects, ledger,
-cursor. Where the gate finds no row, every other part of the chain is empty.
+cursor. Where the gate finds no row, every other part of the chain is empty. Where some records' outcomes are decided
+before, the end is read by a statement of its own, and the chain takes it as it is given.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from sqlalchemy import (
     true,
 )
 
+from bulklane.database.chunk_chain import decided, reported, undecided
 from bulklane.database.chunk_parts import cleared, debt, moved, report, written
 from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.key_space import after, bound_key, up_to
@@ -74,19 +76,19 @@ class LivePlan:
         return self.returns_old or isinstance(self.chunk.change, Delete)
 
     @cached_property
-    def from_start(self) -> Executable:
-        """The chain of a range's first chunk, where no key comes before it."""
-        return _chain(self, _passed(self, true()))
+    def from_start(self) -> "LiveStatements":
+        """Of a range's first chunk, where no key comes before it."""
+        return _onwards(self, true())
 
     @cached_property
-    def beyond_cursor(self) -> Executable:
-        """The chain of every other chunk."""
-        return _chain(self, _passed(self, after(self.records, bound_key(self.records, "cursor"))))
+    def beyond_cursor(self) -> "LiveStatements":
+        """Of every other chunk."""
+        return _onwards(self, after(self.records, bound_key(self.records, "cursor")))
 
     @cached_property
-    def one_key(self) -> Executable:
-        """The chain of a chunk of one key that is known beforehand, so that an error is certainly its own."""
-        return _chain(self, _single(self))
+    def one_key(self) -> "LiveStatements":
+        """Of a chunk of one key that is known beforehand, so that an error is certainly its own."""
+        return _single(self)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,38 @@ class _Span:
     passed: CTE | None
     end: CTE
     within: ColumnElement[bool]
+
+
+@dataclass(frozen=True)
+class LiveStatements:
+    """The statements of a chunk. `found`: its span, whose end the statement finds; `fixed`: with the end as given."""
+
+    plan: LivePlan
+    found: _Span
+    fixed: _Span
+    within: ColumnElement[bool]
+
+    @cached_property
+    def statement(self) -> Executable:
+        """The whole chain; composed once, compiled once by SQLAlchemy's cache."""
+        return _chain(self.plan, self.found, None)
+
+    @cached_property
+    def end(self) -> Select[Any]:
+        """The last key of the span as text, then its columns unless it is known; no row unless the gate was passed."""
+        return select(*(column for column in self.found.end.c if column.key != "found"))
+
+    @cached_property
+    def deciding_statement(self) -> Executable:
+        """The chain up to the given end, where the outcomes of some records are known before."""
+        return _chain(self.plan, self.fixed, decided(_GATE))
+
+    def locked(self, *columns: ColumnElement[Any]) -> Select[Any]:
+        """`Locked` of the span up to the given end."""
+        chunk, records = self.plan.chunk, self.plan.records
+        key_share = not isinstance(chunk.change, Delete)
+        statement = select(*columns).where(owned_by(records, chunk.tenant), self.within, _selected(chunk), _PAST_GATE)
+        return statement.order_by(*records.key).with_for_update(of=records.table, key_share=key_share)
 
 
 def _text(name: str) -> ColumnElement[str]:
@@ -134,6 +168,20 @@ def _read(plan: LivePlan, within: ColumnElement[bool]) -> Any:
     statement = select(*columns).where(owned_by(records, plan.chunk.tenant), within, _PAST_GATE)
     # what is compared with must be what the change meets, and not an older version of the row
     return statement if plan.reads_itself else statement.with_for_update(key_share=True, of=records.table)
+
+
+def _selected(chunk: ChunkPlan) -> ColumnElement[bool]:
+    # as a truth value it is no condition of an index: only the key's may be used, or each chunk reads another's whole
+    return true() if chunk.condition is true() else chunk.condition.is_(True)
+
+
+def _onwards(plan: LivePlan, beyond: ColumnElement[bool]) -> LiveStatements:
+    records = plan.records
+    within = beyond & up_to(records, bound_key(records, "end"))
+    count = select(func.count()).select_from(records.table).where(owned_by(records, plan.chunk.tenant), within)
+    # counted beside the change, so that no chunk changes more than it passes
+    end = select(count.scalar_subquery().label("found"), _text("end_key").collate("C").label("key"))
+    return LiveStatements(plan, _passed(plan, beyond), _known(plan, within, end.cte(parameter("end"))), within)
 
 
 def _passed(plan: LivePlan, beyond: ColumnElement[bool]) -> _Span:
@@ -175,14 +223,20 @@ def _end(records: RecordSet, placed: Select[Any], bound: Sequence[ColumnElement[
     )
 
 
-def _single(plan: LivePlan) -> _Span:
+def _single(plan: LivePlan) -> LiveStatements:
     records = plan.records
     within = same_key(list(records.key), bound_key(records, "only"), records.key_types)
+    span = _known(plan, within, _only_end())
+    return LiveStatements(plan, span, span, within)
+
+
+def _known(plan: LivePlan, within: ColumnElement[bool], end: CTE) -> _Span:
+    """The span whose end is known beforehand."""
     if plan.reads_itself:
-        return _Span(None, _only_end(), within & _PAST_GATE)
+        return _Span(None, end, within & _PAST_GATE)
     passed = _read(plan, within).cte(parameter("passed")).prefix_with("MATERIALIZED")
-    # so that it is read before it is changed
-    return _Span(passed, _only_end(), within & select(literal(1)).select_from(passed).exists())
+    # so that all of it is read before any of it is changed
+    return _Span(passed, end, within & (select(func.count()).select_from(passed).scalar_subquery() > 0))
 
 
 def _only_end() -> CTE:
@@ -190,8 +244,9 @@ def _only_end() -> CTE:
     return select(*columns).select_from(_GATE).cte(parameter("end"))
 
 
-def _chain(plan: LivePlan, span: _Span) -> Executable:
-    changed = _changed(plan, span)
+def _chain(plan: LivePlan, span: _Span, decided: CTE | None) -> Executable:
+    """The whole chain; `decided`: the outcomes that are known before, if any."""
+    changed = _changed(plan, span, decided)
     flags = _flags(plan, span, changed)
     moves = [func.coalesce(func.bool_or(flag), false()).label(name) for name, flag in flags.items()]
     tally = (
@@ -200,17 +255,31 @@ def _chain(plan: LivePlan, span: _Span) -> Executable:
         .cte(parameter("tally"))
         .prefix_with("MATERIALIZED")
     )
-    advanced, ledger = _advance(tally.c.changed, literal(0, Integer), _GATE.join(tally, true()), span.end)
+    source, zero = _GATE.join(tally, true()), literal(0, Integer)
+    if decided is None:
+        advanced, *kept = _advance(tally.c.changed, zero, zero, source, span.end)
+    else:
+        kinds = _kinds(decided)
+        source = source.join(kinds, true())
+        advanced, *kept = _advance(tally.c.changed, kinds.c.skipped, kinds.c.failed, source, span.end)
+        kept.append(reported(decided))
     debts = [debt(effect, number, changed, _GATE) for number, effect in enumerate(plan.chunk.effects)]
     taken_back = [cleared(changed)] if plan.chunk.reopened else []
-    return select(advanced, *(tally.c[name] for name in flags)).join(tally, true()).add_cte(ledger, *debts, *taken_back)
+    answer = select(advanced, *(tally.c[name] for name in flags)).join(tally, true())
+    return answer.add_cte(*kept, *debts, *taken_back)
 
 
-def _changed(plan: LivePlan, span: _Span) -> CTE:
+def _kinds(decided: CTE) -> CTE:
+    counts = [func.count().filter(decided.c.kind == kind).label(kind) for kind in ("skipped", "failed")]
+    return select(*counts).select_from(decided).cte(parameter("kinds"))
+
+
+def _changed(plan: LivePlan, span: _Span, decided: CTE | None) -> CTE:
     chunk, records = plan.chunk, plan.records
-    # as a truth value it is no condition of an index: only the key's may be used, or each chunk reads another's whole
-    selected = true() if chunk.condition is true() else chunk.condition.is_(True)
-    change: Any = chunk.change.where(owned_by(records, chunk.tenant), span.within, selected)
+    text_key = key_text(records.key, records.key_types)
+    change: Any = chunk.change.where(owned_by(records, chunk.tenant), span.within, _selected(chunk))
+    if decided is not None:
+        change = change.where(undecided(decided, text_key))
     is_delete = isinstance(chunk.change, Delete)
     after_it = () if is_delete else plan.watched
     version = records.row_version + 1 if is_delete else records.row_version
@@ -219,7 +288,7 @@ def _changed(plan: LivePlan, span: _Span) -> CTE:
         old, new = records.table.alias("old"), records.table.alias("new")
         marks = [_differ(old.c[str(column.key)], new.c[str(column.key)], column) for column in after_it]
     return change.returning(  # type: ignore[no-any-return]
-        key_text(records.key, records.key_types).label("key"),
+        text_key.label("key"),
         cast(version, BigInteger).label("version"),
         *(mark.label(f"mark{number}") for number, mark in enumerate(marks)),
         *(effect.body.label(f"body{n}") for n, effect in enumerate(chunk.effects) if effect.body is not None),
@@ -253,15 +322,16 @@ def _differ(before: ColumnElement[Any], now: ColumnElement[Any], column: ColumnE
     return before.is_distinct_from(now)
 
 
-def _advance(changed: ColumnElement[int], failed: ColumnElement[int], source: FromClause, end: CTE) -> tuple[CTE, CTE]:
+def _advance(
+    changed: ColumnElement[int], skipped: ColumnElement[int], failed: ColumnElement[int], source: FromClause, end: CTE
+) -> tuple[CTE, CTE]:
     """The cursor's move to the chunk's end, and the ledger's row."""
-    zero = literal(0, Integer)
     counts = (
         select(
             _GATE.c.seq,
             changed.label("changed"),
-            zero.label("skipped"),
-            zero.label("not_found"),
+            skipped.label("skipped"),
+            literal(0, Integer).label("not_found"),
             failed.label("failed"),
             (_FROM_CURSOR + end.c.found).label("to_cursor"),
             end.c.key.label("to_key"),
@@ -284,7 +354,8 @@ def _fail_chain() -> Executable:
         _text("bad_code"),
         _text("bad_reason"),
     ).select_from(_GATE)
-    advanced, ledger = _advance(literal(0, Integer), literal(1, Integer), _GATE, _only_end())
+    zero = literal(0, Integer)
+    advanced, ledger = _advance(zero, zero, literal(1, Integer), _GATE, _only_end())
     return select(advanced).add_cte(report(rows), ledger)
 
 

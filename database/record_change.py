@@ -31,8 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from bulklane.contracts.key import KeyType
-from bulklane.database.chunk import locked_records
-from bulklane.database.chunk_plan import LONGEST_REASON, ChunkPlan, Decision, RecordOutcome
+from bulklane.database.chunk_plan import LONGEST_REASON, Decision, Locked, RecordOutcome
 from bulklane.database.fitting import UnfitValue, unfit
 from bulklane.database.record import RecordSet, key_text, own_name, same_key, unnested
 from bulklane.database.storable import storable
@@ -91,11 +90,11 @@ class RecordChange:
         same = same_key(list(self.records.key), keys, self.records.key_types)
         return update(self.records.table).where(same).values(values)
 
-    def decide(self, connection: Connection, plan: ChunkPlan, parameters: Mapping[str, Any]) -> Decision:
+    def decide(self, connection: Connection, locked: Locked, parameters: Mapping[str, Any]) -> Decision:
         """Ask the function about each of the chunk's records; raises what it raises, UnfitValue and DecidingTooSlow."""
         columns = list(self.records.table.columns)
         text = key_text(list(self.records.key), self.records.key_types)
-        rows = connection.execute(locked_records(plan, text, *columns), parameters).all()
+        rows = connection.execute(locked(text, *columns), parameters).all()
         names = [column.key for column in columns]
         outcomes: list[RecordOutcome] = []
         changed: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []

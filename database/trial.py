@@ -8,8 +8,7 @@ from sqlalchemy import Column, Connection, Engine, Update, bindparam, select, te
 from sqlalchemy.sql import visitors
 
 from bulklane.contracts.key import Key, format_key
-from bulklane.database.bad_records import apply_to_good
-from bulklane.database.chunk import apply_chunk, chunk_parameters, locked_records
+from bulklane.database.chunk import apply_chunk, apply_to_good, chunk_parameters, locked_records
 from bulklane.database.chunk_plan import ChunkPlan, ChunkResult
 from bulklane.database.constraint import broken_rule
 from bulklane.database.document import read_documents

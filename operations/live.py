@@ -12,6 +12,7 @@ from sqlalchemy.sql.dml import UpdateBase
 from sqlalchemy.sql.elements import ColumnClause
 
 from bulklane.operations.operation import Operation, OperationError, Records
+from bulklane.operations.per_record import PerRecord
 
 WAY_OUT = "leave `live` out: a frozen selection takes every record once, whatever the operation writes"
 
@@ -32,7 +33,10 @@ def check_live(name: str, change: Any, records: Records, condition: ColumnElemen
         return
     if not isinstance(change, Update):
         raise NotLive(f"{name} isn't one statement, so what it writes can't be known beforehand; {WAY_OUT}")
-    written = _written(name, change, records)
+    _refuse(name, _written(name, change, records), records, condition)
+
+
+def _refuse(name: str, written: set[str], records: Records, condition: ColumnElement[bool]) -> None:
     read = {column.name: f"its filter reads `{column.name}`" for column in columns_read(condition)}
     walked = {column.name: f"`{column.name}` is a key column" for column in records.key}
     for column, why in (read | walked).items():
@@ -45,9 +49,15 @@ def check_live(name: str, change: Any, records: Records, condition: ColumnElemen
 
 def check_operation_live(operation: Operation, parameters: Any, condition: ColumnElement[bool]) -> None:
     """The same for an operation and its parameters, as they stand in a request."""
+    records = operation.records
+    if isinstance(operation, PerRecord):
+        # whatever else its function answers is refused before it is written
+        written = {column.name for column in operation.writes}
+        _refuse(operation.name, written | _moved_by_itself(records), records, condition)
+        return
     is_statement = type(operation).change is not Operation.change
     change = operation.change(parameters) if is_statement else None
-    check_live(operation.name, change, operation.records, condition)
+    check_live(operation.name, change, records, condition)
 
 
 def _written(name: str, change: Update, records: Records) -> set[str]:
@@ -59,8 +69,13 @@ def _written(name: str, change: Update, records: Records) -> set[str]:
     if nested or not values or change.table is not table:
         raise NotLive(f"what {name} writes can't be read from its statement; {WAY_OUT}")
     columns = {column.name for target in values for column in _columns_of(name, target, table)}
-    by_itself = {column.name for column in table.c if column.onupdate is not None or column.server_onupdate is not None}
-    return columns | by_itself | {records.row_version.name}
+    return columns | _moved_by_itself(records)
+
+
+def _moved_by_itself(records: Records) -> set[str]:
+    """The names of the columns that every UPDATE moves."""
+    columns = (one for one in records.table.c if one.onupdate is not None or one.server_onupdate is not None)
+    return {one.name for one in columns} | {records.row_version.name}
 
 
 def _columns_of(name: str, target: Any, table: Table) -> Sequence[Column[Any]]:

@@ -7,10 +7,10 @@ from sqlalchemy import Column, Engine, Table
 
 from bulklane.activities.plan import plan_course
 from bulklane.database import range as ranges
-from bulklane.database.job import Job
+from bulklane.database.job import Job, get_job
 from bulklane.database.range import RangeRef, Standing
 from bulklane.operations.operation import Registry
-from tests.database.jobs import accepted, opened
+from tests.database.jobs import accepted, look, opened, rows
 
 ALL = {"all": True, "live": True}
 
@@ -21,13 +21,15 @@ def live_job(engine: Engine, registry: Registry, selection: dict[str, Any] | Non
     return opened(engine, accepted(engine, registry=registry, selection=chosen, **{"parallelism": 1, **request}))
 
 
-def live_chunk(engine: Engine, registry: Registry, ref: RangeRef, size: int, epoch: int = 1) -> Standing | None:
-    """One chunk of a range; None where the gate was not passed."""
+def live_chunk(
+    engine: Engine, registry: Registry, ref: RangeRef, size: int, epoch: int = 1, *, good: bool = False
+) -> Standing | None:
+    """One chunk of a range, or of its good records; None where the gate was not passed."""
     with engine.begin() as connection:
         standing = ranges.take(connection, ref, epoch)
-        course = plan_course(connection, registry, ref, epoch, standing)
+        course = plan_course(connection, registry, get_job(connection, ref.job_no), ref, epoch, standing)
         piece = course.next_piece(connection, standing, size)
-        return course.apply(connection, standing, piece)
+        return (course.apply_to_good if good else course.apply)(connection, standing, piece)
 
 
 def live_walk(engine: Engine, registry: Registry, job: Job, size: int, epoch: int = 1) -> int:
@@ -59,3 +61,21 @@ def changed_times(engine: Engine, table: Table, *columns: Column[Any]) -> list[A
     """Each row's count of changes, in the order of these columns."""
     with engine.connect() as connection:
         return list(connection.execute(table.select().with_only_columns(table.c.n).order_by(*columns)).scalars())
+
+
+def exact_counters(engine: Engine, job: Job) -> ranges.Counters:
+    """What became of the records: ledger, exceptions, owed effects and job say the same, no chunk beyond its keys."""
+    with engine.connect() as connection:
+        found = ranges.counters(connection, job.job_no, 1)
+    within = "bool_and(changed + skipped + failed <= hi - lo)"
+    ledger = rows(
+        engine, f"SELECT sum(changed), sum(skipped), sum(failed), sum(not_found), {within} FROM bulklane.chunk"
+    )
+    assert ledger == [(found.changed, found.skipped, found.failed, 0, True)]
+    outcomes = rows(engine, "SELECT count(*) FILTER (WHERE kind = 'failed'), count(*) FROM bulklane.outcome")
+    assert outcomes == [(found.failed, found.failed + found.skipped)]
+    owed = rows(engine, "SELECT count(*), count(DISTINCT k) FROM bulklane.owed, unnest(keys) k")
+    assert owed == [(found.changed, found.changed)]
+    ended = look(engine, job)
+    assert (ended.total, ended.not_started) == (found.processed, 0)
+    return found

@@ -28,6 +28,7 @@ class SetPeople(Operation):
     name = "set_people"
     parameters = AddParameters
     records = EditPeople.records
+    fields = EditPeople.fields
     effects = EditPeople.effects
     values: Mapping[str, Any] = {}
 

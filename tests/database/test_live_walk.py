@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from bulklane.activities.plan import plan_course
 from bulklane.contracts.job import JobState, Wish
 from bulklane.database import range as ranges
-from bulklane.database.job import Job
+from bulklane.database.job import Job, get_job
 from bulklane.database.range import RangeRef, largest_after
 from bulklane.database.wish import set_wish
 from tests.database.jobs import REGISTRY, freeze, look, opened, rows, stands
@@ -141,7 +141,7 @@ def test_an_insert_between_the_error_and_the_report_is_not_blamed(engine: Engine
     ref = RangeRef(job.job_no, 1, 0)
     with engine.begin() as connection:
         standing = ranges.take(connection, ref, 1)
-        course = plan_course(connection, REGISTRY, ref, 1, standing)
+        course = plan_course(connection, REGISTRY, job, ref, 1, standing)
         piece = course.next_piece(connection, standing, 1)
     with pytest.raises(IntegrityError), engine.begin() as connection:
         course.apply(connection, standing, piece)
@@ -227,7 +227,7 @@ def fail_one(engine: Engine, ref: RangeRef) -> None:
     """The next record alone: changed, or reported."""
     with engine.begin() as connection:
         standing = ranges.take(connection, ref, 1)
-        course = plan_course(connection, REGISTRY, ref, 1, standing)
+        course = plan_course(connection, REGISTRY, get_job(connection, ref.job_no), ref, 1, standing)
         piece = course.next_piece(connection, standing, 1)
     try:
         with engine.begin() as connection:

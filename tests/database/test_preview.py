@@ -199,7 +199,7 @@ def test_a_bug_is_shown_with_its_place(engine: Engine, operation: Operation, say
         ({"selection": {"all": True}, "sample": 0}, ["sample"]),
         ({"selection": {"all": True}, "sample": 101}, ["sample"]),
         ({"selection": {"all": True}, "parallelism": 0, "parameters": {"by": "x"}}, ["parallelism", "parameters.by"]),
-        ({"selection": {"all": True, "live": True}}, ["selection.live"]),
+        ({"selection": {"filter": {"field": "name", "value": "x"}, "live": True}}, ["selection.live"]),
         ({"selection": {"search": {"match_all": {}}}}, ["selection.search"]),
     ],
     ids=str,

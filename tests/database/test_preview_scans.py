@@ -112,6 +112,8 @@ def test_the_chunk_of_a_function_is_looked_at_too(engine: Engine) -> None:
     run(engine, "ANALYZE person")
     found = previewed(engine, EditPeople(), {"ids": list(range(1, MANY, 100))})
     assert found.scans == []
+    live = previewed(engine, EditPeople(), {"all": True, "live": True})
+    assert live.scans == []
     run(engine, "ALTER TABLE person DROP CONSTRAINT person_pkey")
     (named, *_) = previewed(engine, EditPeople(), {"ids": list(range(1, MANY, 100))}, sample=2).scans
     assert (named.statement, named.scan.table) == ("chunk", "public.person")
