@@ -1,7 +1,7 @@
 """`make cases`: runs the tests that carry a case of the public failure reports, and those that are marked slow.
 
 Prints a line for each case; a slow test without a case stands under its own name. Most of the time is waiting, so
-more processes run than there are cores.
+more processes run than there are cores; those marked `alone` come afterwards, in one.
 """
 
 import sys
@@ -41,12 +41,16 @@ def _order(number: str) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Run them; pytest's exit code, but no case at all is no failure."""
+    """Run them; the worst of pytest's exit codes, but no case at all is no failure."""
     report = CaseReport()
-    options = ["-q", "--timeout=900", f"-n{PROCESSES}", "--dist=loadfile", "-p", SELECTION]
-    code = pytest.main([*options, *sys.argv[1:]], plugins=[report])
+    codes = [_run(report, "not alone", f"-n{PROCESSES}"), _run(report, "alone", "-n0")]
     sys.stdout.write("\n".join(["", *report.lines(), ""]))
-    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
+    return max(0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code) for code in codes)
+
+
+def _run(report: CaseReport, marked: str, processes: str) -> int:
+    options = ["-q", "--timeout=900", "-p", SELECTION, "-m", marked, processes, "--dist=loadfile"]
+    return pytest.main([*options, *sys.argv[1:]], plugins=[report])
 
 
 if __name__ == "__main__":
