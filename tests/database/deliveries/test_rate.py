@@ -44,7 +44,7 @@ def ended(processes: list[ChildProcess], seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "count", "burst"), [pytest.param(10, 250, 5, marks=pytest.mark.chaos), (100, 1500, 20)]
+    ("rate", "count", "burst"), [pytest.param(10, 250, 5, marks=pytest.mark.chaos), (100, 2500, 20)]
 )
 def test_the_allowed_rate_is_used_and_not_passed(
     counted: Engine,
