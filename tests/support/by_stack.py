@@ -4,7 +4,7 @@
 then takes one that nobody has, then files that need none; only then does it start a stack that another process has too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
 import pytest
@@ -40,7 +40,7 @@ class ByStack(LoadScopeScheduling):  # type: ignore[misc]
         super()._assign_work_unit(node)
 
 
-def next_file(files: Sequence[str], own: str | None, taken: set[str | None]) -> str:
+def next_file(files: Sequence[str], own: str | None, taken: Collection[str | None]) -> str:
     """The one that costs a process least: `own` is the stack that it has, `taken` are those that any process has."""
 
     def cost(path: str) -> tuple[int, int]:
