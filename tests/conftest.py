@@ -1,12 +1,27 @@
-"""Fixtures of all tests: the real PostgreSQL, and a database of one's own."""
+"""Fixtures of all tests: the real PostgreSQL, and a database of one's own; and how processes share the files."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import Engine
 
 from bulklane.database.engine import connect_engine
 from tests.support.databases import fresh_database, make_template, running_postgres
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
+    """With `--dist loadfile`, who has started a stack gets the files that use it."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    # pytest wants to import its plugins itself
+    from tests.support.by_stack import ByStack
+
+    return ByStack(config, log)
 
 
 @pytest.fixture(scope="session")

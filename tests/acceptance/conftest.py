@@ -24,14 +24,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def local() -> Iterator[LocalStack]:
     """The running stack; its environment is this process's own."""
     with stack_of("examples.flights.operation", QUICK_TIMES, SHARED) as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def flights_engine(local: LocalStack) -> Iterator[Engine]:
     """An engine on the stack's database."""
     with engine_on(local) as made:

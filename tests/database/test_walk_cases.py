@@ -279,6 +279,7 @@ def best_ratio(one: Callable[[], float], other: Callable[[], float], rounds: int
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.case("C30")
 def test_an_old_transaction_elsewhere_costs_little(engine: Engine) -> None:
     with engine.begin() as connection:
@@ -301,6 +302,7 @@ def test_an_old_transaction_elsewhere_costs_little(engine: Engine) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.case("C35")
 def test_a_chunk_of_bad_records_only_takes_five_times_as_long_at_most(engine: Engine) -> None:
     make_entries(engine, 1000)

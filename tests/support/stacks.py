@@ -13,6 +13,9 @@ from bulklane.database.engine import connect_engine
 from bulklane.starter.local import NO_ROLES, LocalStack, local_stack
 from bulklane.starter.settings import StackSettings
 
+# what running stacks have put into this process's environment: another one is not to use their servers
+_given: list[dict[str, str]] = []
+
 
 @contextmanager
 def stack_of(
@@ -23,15 +26,26 @@ def stack_of(
     **settings: Any,
 ) -> Iterator[LocalStack]:
     """The running stack; what clients need of its environment is this process's own until the end."""
-    with tempfile.TemporaryDirectory(prefix="bl-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="bl-", dir="/tmp") as folder, _environment_without_stacks():
         Path(folder).chmod(0o755)
         known = StackSettings(folder=Path(folder), operations=operations, **settings)
         with local_stack(known, worker_environment={**of_clients, **of_workers}, role_environment=of_roles) as started:
-            before = dict(os.environ)
-            os.environ.update({**started.environment, **of_clients})
+            _given.append({**started.environment, **of_clients})
+            os.environ.update(_given[-1])
             yield started
-            os.environ.clear()
-            os.environ.update(before)
+            _given.pop()
+
+
+@contextmanager
+def _environment_without_stacks() -> Iterator[None]:
+    before = dict(os.environ)
+    for name in {name for one in _given for name in one}:
+        os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

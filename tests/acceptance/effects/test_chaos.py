@@ -27,7 +27,7 @@ FAULTS: list[dict[str, object]] = [
     {"kind": "apply_then_hang", "share": 0.1, "seconds": 60},
     {"kind": "reset", "share": 0.025},
     {"kind": "apply_then_reset", "share": 0.025},
-    {"kind": "rate_limit", "share": 0.05, "retry_after": "1"},
+    {"kind": "rate_limit", "share": 0.05, "retry_after": "0.1"},
     {"kind": "ok_with_error", "share": 0.02},
 ]
 LOST_ANSWERS: list[dict[str, object]] = [

@@ -53,6 +53,7 @@ async def assert_small_and_first(job_id: str) -> None:
         assert set(attempts(history)) == {1}
 
 
+@pytest.mark.alone
 @pytest.mark.case("C08")
 @pytest.mark.case("C39")
 async def test_a_job_of_300_000_uuids(
@@ -84,12 +85,13 @@ async def test_300_000_uuids_that_nobody_has(local: LocalStack, client: Client, 
 async def test_records_that_all_fail(local: LocalStack, client: Client, engine: Engine) -> None:
     await asyncio.to_thread(make_plain, engine, "failing", IDS, n=MOST - 1)
     submitted = await client.submit("count_plain", tenant="failing", selection={"all": True})
-    status = await finished(client, submitted.job_id)
+    status = await finished(client, submitted.job_id, seconds=180)
     assert (status.state, status.failed) == ("completed_with_failures", IDS)
     for history in await runs(submitted.job_id):
         assert largest_event(history) < 16 * 1024
 
 
+@pytest.mark.alone
 @pytest.mark.case("C08")
 async def test_the_longest_list_that_fits_a_start(
     local: LocalStack, client: Client, engine: Engine, health_ports: dict[str, int]

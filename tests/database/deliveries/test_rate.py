@@ -16,7 +16,7 @@ from tests.support.counting import make_items
 from tests.support.delivering import delivering, owing_jobs
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DONE = "SELECT count(*) FROM bulklane.delivery WHERE state = 'done' AND job_no = ANY(:n)"
 
@@ -119,11 +119,11 @@ def test_one_tenants_trouble_leaves_others_their_rate(
 ) -> None:
     """The healthy tenant alone, then beside eight jobs of one in trouble, in the same two processes."""
     settings = {"rate": 60, "concurrency": 20, "tenant_concurrency": 10}
-    alone = owing_jobs(counted, "call_limited", make_items(counted, "alone", 600), 2)
+    alone = owing_jobs(counted, "call_limited", make_items(counted, "alone", 400), 2)
     with delivering(database_url, url, "limited", in_groups(alone, 2), tmp_path, **settings) as processes:
         ended(processes, 60)
     troubled = owing_jobs(counted, "call_limited", make_items(counted, "troubled", 800), 8)
-    beside = owing_jobs(counted, "call_limited", make_items(counted, "beside", 600), 2)
+    beside = owing_jobs(counted, "call_limited", make_items(counted, "beside", 400), 2)
     kinds = {
         "blocked": {"kind": "rate_limit", "retry_after": 600},
         "hanging": {"kind": "apply_then_hang", "seconds": 30},
@@ -131,7 +131,7 @@ def test_one_tenants_trouble_leaves_others_their_rate(
     provider.misbehave(*({**kinds[trouble], "key_prefix": f"{job.job_id}/"} for job in troubled))
     groups = in_groups(troubled + beside, 2)
     with delivering(database_url, url, "limited", groups, tmp_path, **settings):
-        until(lambda: done_of(counted, beside) == 600, 90, what="the healthy tenant's calls")
+        until(lambda: done_of(counted, beside) == 400, 90, what="the healthy tenant's calls")
     rates = [len(seen.times) / seen.times[-1] for seen in (seen_of(provider, alone), seen_of(provider, beside))]
     note("rates", rates)
     assert rates[1] >= 0.8 * rates[0]
