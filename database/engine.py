@@ -39,29 +39,62 @@ def _local_setting(name: str) -> Function[str]:
     return func.set_config(name, bindparam(name), True)
 
 
-_LIMIT_TRANSACTION: Select[str, str, str] = select(
-    _local_setting("lock_timeout"), _local_setting("statement_timeout"), _local_setting("transaction_timeout")
-)
+LIMITS = (_local_setting("lock_timeout"), _local_setting("statement_timeout"), _local_setting("transaction_timeout"))
+"""What a transaction's first statement selects, with the parameters of `limits`, to be limited from then on."""
+
+_LIMIT_TRANSACTION: Select[str, str, str] = select(*LIMITS)
 
 
-@contextmanager
-def limited_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
-    """One transaction in which no statement and not the whole may take longer than these seconds.
+def limits(*, statement: float, transaction: float) -> dict[str, str]:
+    """No statement and not the whole transaction may take longer than these seconds.
 
     PostgreSQL cancels the statement, and ends the session where the transaction outlives its limit
     (https://www.postgresql.org/docs/17/runtime-config-client.html): a client that froze holds no row for longer.
     """
+    return {
+        # shorter than the statement's, so that a wait for a lock is told from work that takes too long
+        "lock_timeout": f"{int(statement * LOCK_SHARE * 1000)}ms",
+        "statement_timeout": f"{int(statement * 1000)}ms",
+        "transaction_timeout": f"{int(transaction * 1000)}ms",
+    }
+
+
+@contextmanager
+def limited_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
+    """One transaction that has these limits from its start."""
     with engine.begin() as connection:
-        connection.execute(
-            _LIMIT_TRANSACTION,
-            {
-                # shorter than the statement's, so that a wait for a lock is told from work that takes too long
-                "lock_timeout": f"{int(statement * LOCK_SHARE * 1000)}ms",
-                "statement_timeout": f"{int(statement * 1000)}ms",
-                "transaction_timeout": f"{int(transaction * 1000)}ms",
-            },
-        )
+        connection.execute(_LIMIT_TRANSACTION, limits(statement=statement, transaction=transaction))
         yield connection
+
+
+class KeptConnection:
+    """A connection kept from one transaction to the next; to take it from the pool each time costs a question more.
+
+    After any error the next transaction has another one. Close it before a wait: whoever waits needs none.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction, committed at its end."""
+        kept, self._connection = self._connection, None
+        connection = self._engine.connect() if kept is None else kept
+        try:
+            with connection.begin():
+                yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def close(self) -> None:
+        """Back to the pool."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 @contextmanager

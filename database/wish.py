@@ -1,14 +1,16 @@
 """What people and the system want of a job: messages, applied once by their id, and the wish they add up to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.job import Wish
 from bulklane.contracts.message import Throttle, Verb, VerbMessage
+from bulklane.database.engine import LIMITS
 from bulklane.database.job import Job
 from bulklane.database.tables import wish, wish_message
 from bulklane.database.throttle import set_throttle
@@ -32,6 +34,7 @@ _INSERT = insert(wish)
 _READ = select(wish.c.wish, wish.c.who, wish.c.why, wish.c.wished_at, wish.c.rows_per_second, wish.c.parallelism).where(
     wish.c.job_no == bindparam("job_no")
 )
+_READ_LIMITED = _READ.add_columns(*LIMITS)
 _RECEIVE = upsert(wish_message).on_conflict_do_nothing().returning(wish_message.c.message_id)
 _APPLIED = (
     update(wish_message)
@@ -72,7 +75,15 @@ def insert_wish(connection: Connection, job_no: int) -> None:
 
 def read_wish(connection: Connection, job_no: int) -> Wanted:
     """What is wanted now; an unlocked read."""
-    row = connection.execute(_READ, {"job_no": job_no}).one()
+    return _wanted(connection.execute(_READ, {"job_no": job_no}).one())
+
+
+def read_wish_limited(connection: Connection, job_no: int, limits: Mapping[str, str]) -> Wanted:
+    """The same as a transaction's first statement, which limits the transaction too (`engine.limits`)."""
+    return _wanted(connection.execute(_READ_LIMITED, {"job_no": job_no, **limits}).one())
+
+
+def _wanted(row: Any) -> Wanted:
     throttle = Throttle(row.rows_per_second, row.parallelism)
     return Wanted(Wish(row.wish), row.who, row.why, row.wished_at, throttle)
 
