@@ -1,9 +1,10 @@
 """Walk: chunk after chunk of one range, looking before each at every reason to stop or to go slower."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -25,7 +26,7 @@ from bulklane.database.engine import KeptConnection, limited_transaction, limits
 from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.range import RangeRef
 from bulklane.database.trouble import note_trouble, tell_slowed
-from bulklane.database.wish import Wanted, read_wish, read_wish_limited, set_wish
+from bulklane.database.wish import Wanted, read_wish, read_wish_setting, set_wish
 
 LONGEST_PAUSE = 0.5
 # a wait in a slot hears wishes and beats as often as this
@@ -86,7 +87,7 @@ class Walk:
         """One chunk, or one wait; a reason to end the segment."""
         if self._wanted.wish is not Wish.RUN:
             return SegmentEnd.WISH
-        size = min(self.size.after(self.standing.deaths), self.standing.hi - self.standing.cursor)
+        size = self.size.of(self.course.ahead(self.standing), self.standing.deaths)
         turn = self.pace.turn(self._wanted, size)
         if not self._pause:  # trouble is told until a chunk gets through
             self._tell(self.pace.why)
@@ -233,12 +234,17 @@ class Walk:
             self.engine, statement=self.timing.statement_timeout, transaction=self.timing.transaction_timeout
         )
 
+    @cached_property
+    def _settings(self) -> Mapping[str, str]:
+        timing = self.timing
+        within = limits(statement=timing.statement_timeout, transaction=timing.transaction_timeout)
+        return {**within, **self.course.settings}
+
     @contextmanager
     def _still_wanted(self) -> Iterator[Connection | None]:
         """A chunk's transaction; None where by now something else is wanted than what its turn was taken for."""
-        within = limits(statement=self.timing.statement_timeout, transaction=self.timing.transaction_timeout)
         with self._kept.begin() as connection:
-            wanted = read_wish_limited(connection, self.ref.job_no, within)
+            wanted = read_wish_setting(connection, self.ref.job_no, self._settings)
             yield connection if wanted == self._wanted else None
         self._wanted = wanted
 

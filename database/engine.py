@@ -1,9 +1,9 @@
 """An engine from explicit values, and the time limits of a transaction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, Function, Select, bindparam, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, Function, bindparam, create_engine, func, select, text
 
 OLDEST_SERVER = 170000
 LOCK_SHARE = 0.75
@@ -35,18 +35,18 @@ def connect_engine(url: str, *, role: str, pool_size: int) -> Engine:
     )
 
 
-def _local_setting(name: str) -> Function[str]:
+def local_setting(name: str) -> Function[str]:
+    """Selected, it sets what the parameter of the same name says, until the transaction's end."""
     return func.set_config(name, bindparam(name), True)
 
 
-LIMITS = (_local_setting("lock_timeout"), _local_setting("statement_timeout"), _local_setting("transaction_timeout"))
-"""What a transaction's first statement selects, with the parameters of `limits`, to be limited from then on."""
-
-_LIMIT_TRANSACTION: Select[str, str, str] = select(*LIMITS)
+def set_locally(connection: Connection, settings: Mapping[str, str]) -> None:
+    """These settings until the transaction's end, for the statements after this one."""
+    connection.execute(select(*map(local_setting, settings)), settings)
 
 
 def limits(*, statement: float, transaction: float) -> dict[str, str]:
-    """No statement and not the whole transaction may take longer than these seconds.
+    """The settings by which no statement and not the whole transaction may take longer than these seconds.
 
     PostgreSQL cancels the statement, and ends the session where the transaction outlives its limit
     (https://www.postgresql.org/docs/17/runtime-config-client.html): a client that froze holds no row for longer.
@@ -63,7 +63,7 @@ def limits(*, statement: float, transaction: float) -> dict[str, str]:
 def limited_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
     """One transaction that has these limits from its start."""
     with engine.begin() as connection:
-        connection.execute(_LIMIT_TRANSACTION, limits(statement=statement, transaction=transaction))
+        set_locally(connection, limits(statement=statement, transaction=transaction))
         yield connection
 
 

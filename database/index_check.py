@@ -7,8 +7,9 @@ from sqlalchemy import ColumnElement, Connection
 from bulklane.contracts.key import Key
 from bulklane.database.chunk import chunk_parameters, chunk_statement
 from bulklane.database.chunk_plan import ChunkPlan
+from bulklane.database.engine import set_locally
 from bulklane.database.explain import Scan, explain, long_scans
-from bulklane.database.live import LivePiece, live_parameters
+from bulklane.database.live import PLANNED_BY_INDEX, LivePiece, live_parameters
 from bulklane.database.live_chain import LivePlan
 from bulklane.database.live_selection import last_key
 from bulklane.database.range import RangeRef
@@ -41,5 +42,6 @@ def chunk_scans(connection: Connection, plan: ChunkPlan, keys: Sequence[Key]) ->
 def live_scans(connection: Connection, plan: LivePlan, first: Key, last: Key) -> list[Scan]:
     """Of a chunk of a live walk, in the midst of its range. The caller rolls back."""
     piece = LivePiece(cursor=CHUNK, cursor_key=first, bound_key=last, records=CHUNK)
-    parameters = live_parameters(connection, RangeRef(0, 1, 0), UNTAKEN, piece)
+    parameters = live_parameters(RangeRef(0, 1, 0), UNTAKEN, piece)
+    set_locally(connection, PLANNED_BY_INDEX)
     return long_scans(connection, explain(connection, plan.beyond_cursor, parameters), plan.records.table)

@@ -7,7 +7,7 @@ columns' own collations, the only one that the user's index has.
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select, true
+from sqlalchemy import Connection, select, true
 
 from bulklane.contracts.key import Key, format_key
 from bulklane.database.key_space import after, bound_key, key_values, up_to
@@ -18,6 +18,8 @@ from bulklane.database.record import owned_by
 
 # larger than any number of records: where a live range ends is known when its walk has come to its bound
 OPEN_END = 2**62
+# PostgreSQL estimates a comparison of rows by its first column only, and may take a chunk for a third of the table
+PLANNED_BY_INDEX = {"enable_seqscan": "off"}
 
 
 class ColumnMoved(RuntimeError):
@@ -72,13 +74,14 @@ def apply_live(
 ) -> LiveResult | None:
     """Change the piece's records and all that goes with it; None where the gate was not passed.
 
-    Raises what the operation's statement raises, and ColumnMoved: the caller must roll back.
+    The transaction has `PLANNED_BY_INDEX`. Raises what the operation's statement raises, and ColumnMoved: the caller
+    must roll back.
     """
     if piece.only is not None:
         statement = plan.one_key
     else:
         statement = plan.from_start if piece.cursor_key is None else plan.beyond_cursor
-    row = connection.execute(statement, live_parameters(connection, ref, epoch, piece)).one_or_none()
+    row = connection.execute(statement, live_parameters(ref, epoch, piece)).one_or_none()
     if row is None:
         return None
     for number, column in enumerate(plan.watched):
@@ -87,22 +90,17 @@ def apply_live(
     return LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
 
 
-def live_parameters(connection: Connection, ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
-    """What the chunk's statement takes, in a transaction that plans it by the key's index."""
-    connection.execute(_NO_SCAN)
-    return _values(ref, epoch, piece)
-
-
 def fail_live(
     connection: Connection, ref: RangeRef, epoch: int, piece: LivePiece, code: str, reason: str
 ) -> LiveResult | None:
     """Report the piece's one key as failed and step over it; None where the gate was not passed."""
     bad = {parameter("bad_code"): code, parameter("bad_reason"): reason[:500]}
-    row = connection.execute(FAIL_ONE, _values(ref, epoch, piece) | bad).one_or_none()
+    row = connection.execute(FAIL_ONE, live_parameters(ref, epoch, piece) | bad).one_or_none()
     return None if row is None else LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
 
 
-def _values(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
+def live_parameters(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
+    """What the chunk's statement takes; its transaction has `PLANNED_BY_INDEX`."""
     named = {
         "of_job": ref.job_no,
         "of_round": ref.round,
@@ -117,7 +115,3 @@ def _values(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
     values = {parameter(name): value for name, value in named.items()}
     keys = (("cursor", piece.cursor_key), ("bound", piece.bound_key), ("only", piece.only))
     return values | {name: value for prefix, key in keys for name, value in key_values(prefix, key).items()}
-
-
-# PostgreSQL estimates a comparison of rows by its first column only, and may take a chunk for a third of the table
-_NO_SCAN = select(func.set_config("enable_seqscan", "off", True))

@@ -3,14 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, cast, func, insert, select, update
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.job import Wish
 from bulklane.contracts.message import Throttle, Verb, VerbMessage
-from bulklane.database.engine import LIMITS
+from bulklane.database.engine import local_setting
 from bulklane.database.job import Job
 from bulklane.database.tables import wish, wish_message
 from bulklane.database.throttle import set_throttle
@@ -34,7 +35,6 @@ _INSERT = insert(wish)
 _READ = select(wish.c.wish, wish.c.who, wish.c.why, wish.c.wished_at, wish.c.rows_per_second, wish.c.parallelism).where(
     wish.c.job_no == bindparam("job_no")
 )
-_READ_LIMITED = _READ.add_columns(*LIMITS)
 _RECEIVE = upsert(wish_message).on_conflict_do_nothing().returning(wish_message.c.message_id)
 _APPLIED = (
     update(wish_message)
@@ -78,9 +78,14 @@ def read_wish(connection: Connection, job_no: int) -> Wanted:
     return _wanted(connection.execute(_READ, {"job_no": job_no}).one())
 
 
-def read_wish_limited(connection: Connection, job_no: int, limits: Mapping[str, str]) -> Wanted:
-    """The same as a transaction's first statement, which limits the transaction too (`engine.limits`)."""
-    return _wanted(connection.execute(_READ_LIMITED, {"job_no": job_no, **limits}).one())
+def read_wish_setting(connection: Connection, job_no: int, settings: Mapping[str, str]) -> Wanted:
+    """The same as the first statement of a transaction, for which it makes these settings in passing."""
+    return _wanted(connection.execute(_read_setting(*settings), {"job_no": job_no, **settings}).one())
+
+
+@cache
+def _read_setting(*names: str) -> Select[Any]:
+    return _READ.add_columns(*map(local_setting, names))
 
 
 def _wanted(row: Any) -> Wanted:
