@@ -6,6 +6,7 @@ SMALLEST = 1
 SMALLEST_BY_TIME = 100
 GROWTH = 2.0
 GROWTH_BACK = 4.0
+REMNANT = 1.25
 
 
 class ChunkSize:
@@ -30,6 +31,12 @@ class ChunkSize:
         """The same at a place where so many workers have died; half of those among which a bad record stands."""
         half = (self._suspects + 1) // 2 if self._suspects else self.records
         return min(self.records, half, largest_after(deaths))
+
+    def of(self, ahead: int, deaths: int) -> int:
+        """How many of the records ahead the next chunk takes: rather some more than a remnant that is a chunk too."""
+        size = self.after(deaths)
+        most = size if self._suspects or deaths else size * REMNANT
+        return ahead if ahead <= most else size
 
     def took(self, records: int, seconds: float) -> None:
         """A chunk of that many records took that long."""

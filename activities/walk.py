@@ -1,8 +1,10 @@
 """Walk: chunk after chunk of one range, looking before each at every reason to stop or to go slower."""
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -20,11 +22,11 @@ from bulklane.contracts.walk import SegmentEnd
 from bulklane.database import range as ranges
 from bulklane.database.constraint import broken_rule
 from bulklane.database.course import Course
-from bulklane.database.engine import limited_transaction, single_statements
+from bulklane.database.engine import KeptConnection, limited_transaction, limits, single_statements
 from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.range import RangeRef
 from bulklane.database.trouble import note_trouble, tell_slowed
-from bulklane.database.wish import Wanted, read_wish, set_wish
+from bulklane.database.wish import Wanted, read_wish, read_wish_setting, set_wish
 
 LONGEST_PAUSE = 0.5
 # a wait in a slot hears wishes and beats as often as this
@@ -49,12 +51,19 @@ class Walk:
     unasked: set[tuple[str, str]] = field(default_factory=set)
     """Rules that no query can ask about: their bad records are found by bisection."""
     retry_seconds: float = 0.0
+    _wanted: Wanted = field(init=False)
+    _kept: KeptConnection = field(init=False)
     _told: str = ""
     _pause: float = 0.0
     _beat_at: float = 0.0
 
     def run(self, until: float) -> SegmentEnd:
         """Chunk after chunk; before each of them every reason to stop or to go slower is looked at."""
+        self._wanted = self._ask()
+        with closing(KeptConnection(self.engine)) as self._kept:
+            return self._run(until)
+
+    def _run(self, until: float) -> SegmentEnd:
         while True:
             if self.standing.done:
                 return SegmentEnd.DONE
@@ -76,31 +85,33 @@ class Walk:
 
     def _step(self, until: float) -> SegmentEnd | None:
         """One chunk, or one wait; a reason to end the segment."""
-        wanted = self._wanted()
-        if wanted.wish is not Wish.RUN:
+        if self._wanted.wish is not Wish.RUN:
             return SegmentEnd.WISH
-        size = min(self.size.after(self.standing.deaths), self.standing.hi - self.standing.cursor)
-        turn = self.pace.turn(wanted, size)
+        size = self.size.of(self.course.ahead(self.standing), self.standing.deaths)
+        turn = self.pace.turn(self._wanted, size)
         if not self._pause:  # trouble is told until a chunk gets through
             self._tell(self.pace.why)
         if turn.held:
             self.retry_seconds = turn.seconds
             return SegmentEnd.HELD
         if not turn.rows:
+            self._kept.close()
             time.sleep(min(turn.seconds, LONGEST_SLEEP))
+            self._wanted = self._ask()
             return None
         return self._try(turn.rows, until)
 
     def _try(self, size: int, until: float) -> SegmentEnd | None:
         try:
-            self._chunk(size)
+            passed = self._chunk(size)
         except Exception as error:
             if trouble_of(error) is Trouble.BUG:
                 raise
             self._pause = min(LONGEST_PAUSE, self._pause * 2 or 0.02)
             time.sleep(self._pause)
             return self._troubled_for(error, until)
-        self._pause = 0.0
+        if passed:
+            self._pause = 0.0
         return None
 
     def _troubled_for(self, error: Exception, until: float) -> SegmentEnd | None:
@@ -128,21 +139,24 @@ class Walk:
             tell_slowed(connection, self.ref, self.epoch, why)
         self._told = why
 
-    def _chunk(self, size: int) -> None:
+    def _chunk(self, size: int) -> bool:
+        """Whether there was one: not where something else is wanted by now."""
         if self.standing.deaths > ranges.MOST_BLAMELESS:
-            self._die_no_more(size)
-            return
+            return self._die_no_more(size)
         piece = None
         began = time.monotonic()
         try:
-            with self._transaction() as connection:
+            with self._still_wanted() as connection:
+                if connection is None:
+                    return False
                 piece = self.course.next_piece(connection, self.standing, size)
                 moved = self.course.apply(connection, self.standing, piece)
         except Exception as error:
             self._troubled(error, piece, time.monotonic() - began)
-            return
+            return True
         self.size.took(self.course.records(piece), time.monotonic() - began)
         self._moved(moved)
+        return True
 
     def _troubled(self, error: Exception, piece: Any, seconds: float) -> None:
         """Narrow down to the record at fault, make the next chunk smaller, or leave it to the caller."""
@@ -190,13 +204,16 @@ class Walk:
             moved = self.course.fail(connection, self.standing, piece, code, reason)
         self._moved(moved)
 
-    def _die_no_more(self, size: int) -> None:
+    def _die_no_more(self, size: int) -> bool:
         """Report the record that stands alone where workers have died, and step over it."""
         why = f"{self.standing.deaths} workers died at this record"
-        with self._transaction() as connection:
+        with self._still_wanted() as connection:
+            if connection is None:
+                return False
             piece = self.course.next_piece(connection, self.standing, size)
             moved = self.course.fail(connection, self.standing, piece, "worker_died", why)
         self._moved(moved)
+        return True
 
     def _moved(self, moved: ranges.Standing | None) -> None:
         if moved is None:
@@ -217,6 +234,20 @@ class Walk:
             self.engine, statement=self.timing.statement_timeout, transaction=self.timing.transaction_timeout
         )
 
-    def _wanted(self) -> Wanted:
+    @cached_property
+    def _settings(self) -> Mapping[str, str]:
+        timing = self.timing
+        within = limits(statement=timing.statement_timeout, transaction=timing.transaction_timeout)
+        return {**within, **self.course.settings}
+
+    @contextmanager
+    def _still_wanted(self) -> Iterator[Connection | None]:
+        """A chunk's transaction; None where by now something else is wanted than what its turn was taken for."""
+        with self._kept.begin() as connection:
+            wanted = read_wish_setting(connection, self.ref.job_no, self._settings)
+            yield connection if wanted == self._wanted else None
+        self._wanted = wanted
+
+    def _ask(self) -> Wanted:
         with single_statements(self.engine) as connection:
             return read_wish(connection, self.ref.job_no)

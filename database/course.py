@@ -1,23 +1,39 @@
 """Courses: how a segment gets through its range, over frozen keys or along the table's own key order."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
 from bulklane.contracts.key import Key, read_key
 from bulklane.database.chunk import apply_chunk, apply_to_good, fail_chunk, keys_of
 from bulklane.database.chunk_plan import ChunkPlan
-from bulklane.database.live import LivePiece, LiveResult, apply_live, apply_live_to_good, fail_live, read_next_key
+from bulklane.database.live import (
+    PLANNED_BY_INDEX,
+    LivePiece,
+    LiveResult,
+    apply_live,
+    apply_live_to_good,
+    fail_live,
+    read_next_key,
+)
 from bulklane.database.live_chain import LivePlan
 from bulklane.database.range import RangeRef, Standing
-from bulklane.database.selection import Slice, slice_at
+from bulklane.database.selection import BLOCK_SIZE, Slice, slice_at
 
 PieceT = TypeVar("PieceT")
 
 
 class Course(Protocol[PieceT]):
     """One attempt's way through one range, a piece a chunk."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What has to be set in each chunk's transaction."""
+
+    def ahead(self, standing: Standing) -> int:
+        """How many records one piece can take at the most, however many are asked for."""
 
     def next_piece(self, connection: Connection, standing: Standing, size: int) -> PieceT:
         """What comes next where the range stands so: at most `size` records."""
@@ -45,6 +61,12 @@ class FrozenCourse:
     ref: RangeRef
     epoch: int
     selection_no: int
+
+    settings: ClassVar[Mapping[str, str]] = {}
+
+    def ahead(self, standing: Standing) -> int:
+        """What is left of its block."""
+        return self.records(slice_at(self.selection_no, standing.cursor, standing.hi, BLOCK_SIZE))
 
     def next_piece(self, connection: Connection, standing: Standing, size: int) -> Slice:
         """A slice of one block."""
@@ -80,6 +102,12 @@ class LiveCourse:
     ref: RangeRef
     epoch: int
     bound: Key
+
+    settings: ClassVar[Mapping[str, str]] = PLANNED_BY_INDEX
+
+    def ahead(self, standing: Standing) -> int:
+        """Where the range ends isn't known before."""
+        return standing.hi - standing.cursor
 
     def next_piece(self, connection: Connection, standing: Standing, size: int) -> LivePiece:
         """So many keys beyond the cursor. One alone is read beforehand: an error must be certainly its own."""

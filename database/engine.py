@@ -1,9 +1,9 @@
 """An engine from explicit values, and the time limits of a transaction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, Engine, Function, Select, bindparam, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, Function, bindparam, create_engine, func, select, text
 
 OLDEST_SERVER = 170000
 LOCK_SHARE = 0.75
@@ -35,33 +35,66 @@ def connect_engine(url: str, *, role: str, pool_size: int) -> Engine:
     )
 
 
-def _local_setting(name: str) -> Function[str]:
+def local_setting(name: str) -> Function[str]:
+    """Selected, it sets what the parameter of the same name says, until the transaction's end."""
     return func.set_config(name, bindparam(name), True)
 
 
-_LIMIT_TRANSACTION: Select[str, str, str] = select(
-    _local_setting("lock_timeout"), _local_setting("statement_timeout"), _local_setting("transaction_timeout")
-)
+def set_locally(connection: Connection, settings: Mapping[str, str]) -> None:
+    """These settings until the transaction's end, for the statements after this one."""
+    connection.execute(select(*map(local_setting, settings)), settings)
 
 
-@contextmanager
-def limited_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
-    """One transaction in which no statement and not the whole may take longer than these seconds.
+def limits(*, statement: float, transaction: float) -> dict[str, str]:
+    """The settings by which no statement and not the whole transaction may take longer than these seconds.
 
     PostgreSQL cancels the statement, and ends the session where the transaction outlives its limit
     (https://www.postgresql.org/docs/17/runtime-config-client.html): a client that froze holds no row for longer.
     """
+    return {
+        # shorter than the statement's, so that a wait for a lock is told from work that takes too long
+        "lock_timeout": f"{int(statement * LOCK_SHARE * 1000)}ms",
+        "statement_timeout": f"{int(statement * 1000)}ms",
+        "transaction_timeout": f"{int(transaction * 1000)}ms",
+    }
+
+
+@contextmanager
+def limited_transaction(engine: Engine, *, statement: float, transaction: float) -> Iterator[Connection]:
+    """One transaction that has these limits from its start."""
     with engine.begin() as connection:
-        connection.execute(
-            _LIMIT_TRANSACTION,
-            {
-                # shorter than the statement's, so that a wait for a lock is told from work that takes too long
-                "lock_timeout": f"{int(statement * LOCK_SHARE * 1000)}ms",
-                "statement_timeout": f"{int(statement * 1000)}ms",
-                "transaction_timeout": f"{int(transaction * 1000)}ms",
-            },
-        )
+        set_locally(connection, limits(statement=statement, transaction=transaction))
         yield connection
+
+
+class KeptConnection:
+    """A connection kept from one transaction to the next; to take it from the pool each time costs a question more.
+
+    After any error the next transaction has another one. Close it before a wait: whoever waits needs none.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction, committed at its end."""
+        kept, self._connection = self._connection, None
+        connection = self._engine.connect() if kept is None else kept
+        try:
+            with connection.begin():
+                yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def close(self) -> None:
+        """Back to the pool."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 @contextmanager

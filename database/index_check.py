@@ -7,8 +7,9 @@ from sqlalchemy import ColumnElement, Connection
 from bulklane.contracts.key import Key
 from bulklane.database.chunk import chunk_parameters, chunk_statement
 from bulklane.database.chunk_plan import ChunkPlan
+from bulklane.database.engine import set_locally
 from bulklane.database.explain import Scan, explain, long_scans
-from bulklane.database.live import LivePiece, live_statement
+from bulklane.database.live import PLANNED_BY_INDEX, LivePiece, live_statement
 from bulklane.database.live_chain import LivePlan
 from bulklane.database.live_selection import last_key
 from bulklane.database.range import RangeRef
@@ -41,5 +42,6 @@ def chunk_scans(connection: Connection, plan: ChunkPlan, keys: Sequence[Key]) ->
 def live_scans(connection: Connection, plan: LivePlan, first: Key, last: Key) -> list[Scan]:
     """Of a chunk of a live walk, in the midst of its range. The caller rolls back."""
     piece = LivePiece(cursor=CHUNK, cursor_key=first, bound_key=last, records=CHUNK)
+    set_locally(connection, PLANNED_BY_INDEX)
     statement, parameters = live_statement(connection, plan, RangeRef(0, 1, 0), UNTAKEN, piece)
     return long_scans(connection, explain(connection, statement, parameters), plan.records.table)

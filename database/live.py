@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Executable, func, select, true
+from sqlalchemy import Connection, Executable, select, true
 
 from bulklane.contracts.key import Key, format_key
 from bulklane.database.bad_records import decide_bad
@@ -22,6 +22,8 @@ from bulklane.database.record import owned_by
 
 # larger than any number of records: where a live range ends is known when its walk has come to its bound
 OPEN_END = 2**62
+# PostgreSQL estimates a comparison of rows by its first column only, and may take a chunk for a third of the table
+PLANNED_BY_INDEX = {"enable_seqscan": "off"}
 
 
 Decide = Callable[[Connection, Locked, Mapping[str, Any]], Decision]
@@ -79,9 +81,10 @@ def apply_live(
 ) -> LiveResult | None:
     """Change the piece's records and all that goes with it; None where the gate was not passed.
 
-    Raises what the operation's statement raises, and ColumnMoved: the caller must roll back.
+    The transaction has `PLANNED_BY_INDEX`. Raises what the operation's statement raises, and ColumnMoved: the caller
+    must roll back.
     """
-    statements, parameters = _statements(plan, piece), live_parameters(connection, ref, epoch, piece)
+    statements, parameters = _statements(plan, piece), live_parameters(ref, epoch, piece)
     if plan.chunk.decide is None:
         return _result(connection, plan, statements.statement, parameters)
     return _apply_decided(connection, statements, parameters, plan.chunk.decide)
@@ -94,7 +97,7 @@ def apply_live_to_good(
 
     Raises what the statement raises where not all could be found by asking.
     """
-    statements, parameters = _statements(plan, piece), live_parameters(connection, ref, epoch, piece)
+    statements, parameters = _statements(plan, piece), live_parameters(ref, epoch, piece)
     return _apply_decided(connection, statements, parameters, partial(decide_bad, plan.chunk))
 
 
@@ -105,7 +108,7 @@ def live_statement(
 
     Where a function decides it is the statement over all up to the piece's bound. Raises what deciding raises.
     """
-    statements, parameters = _statements(plan, piece), live_parameters(connection, ref, epoch, piece)
+    statements, parameters = _statements(plan, piece), live_parameters(ref, epoch, piece)
     if plan.chunk.decide is None:
         return statements.statement, parameters
     end = {parameter("end_key"): format_key(piece.bound_key), **key_values("end", piece.bound_key)}
@@ -151,22 +154,17 @@ def _result(
     return LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
 
 
-def live_parameters(connection: Connection, ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
-    """What the chunk's statement takes, in a transaction that plans it by the key's index."""
-    connection.execute(_NO_SCAN)
-    return _values(ref, epoch, piece)
-
-
 def fail_live(
     connection: Connection, ref: RangeRef, epoch: int, piece: LivePiece, code: str, reason: str
 ) -> LiveResult | None:
     """Report the piece's one key as failed and step over it; None where the gate was not passed."""
     bad = {parameter("bad_code"): code, parameter("bad_reason"): reason[:500]}
-    row = connection.execute(FAIL_ONE, _values(ref, epoch, piece) | bad).one_or_none()
+    row = connection.execute(FAIL_ONE, live_parameters(ref, epoch, piece) | bad).one_or_none()
     return None if row is None else LiveResult(row.cursor, row.hi, row.cursor_key, row.changed, row.failed)
 
 
-def _values(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
+def live_parameters(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
+    """What the chunk's statement takes; its transaction has `PLANNED_BY_INDEX`."""
     named = {
         "of_job": ref.job_no,
         "of_round": ref.round,
@@ -181,7 +179,3 @@ def _values(ref: RangeRef, epoch: int, piece: LivePiece) -> dict[str, Any]:
     values = {parameter(name): value for name, value in named.items()}
     keys = (("cursor", piece.cursor_key), ("bound", piece.bound_key), ("only", piece.only))
     return values | {name: value for prefix, key in keys for name, value in key_values(prefix, key).items()}
-
-
-# PostgreSQL estimates a comparison of rows by its first column only, and may take a chunk for a third of the table
-_NO_SCAN = select(func.set_config("enable_seqscan", "off", True))

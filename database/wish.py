@@ -1,14 +1,17 @@
 """What people and the system want of a job: messages, applied once by their id, and the wish they add up to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, cast, func, insert, select, update
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, bindparam, cast, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from bulklane.contracts.job import Wish
 from bulklane.contracts.message import Throttle, Verb, VerbMessage
+from bulklane.database.engine import local_setting
 from bulklane.database.job import Job
 from bulklane.database.tables import wish, wish_message
 from bulklane.database.throttle import set_throttle
@@ -72,7 +75,20 @@ def insert_wish(connection: Connection, job_no: int) -> None:
 
 def read_wish(connection: Connection, job_no: int) -> Wanted:
     """What is wanted now; an unlocked read."""
-    row = connection.execute(_READ, {"job_no": job_no}).one()
+    return _wanted(connection.execute(_READ, {"job_no": job_no}).one())
+
+
+def read_wish_setting(connection: Connection, job_no: int, settings: Mapping[str, str]) -> Wanted:
+    """The same as the first statement of a transaction, for which it makes these settings in passing."""
+    return _wanted(connection.execute(_read_setting(*settings), {"job_no": job_no, **settings}).one())
+
+
+@cache
+def _read_setting(*names: str) -> Select[Any]:
+    return _READ.add_columns(*map(local_setting, names))
+
+
+def _wanted(row: Any) -> Wanted:
     throttle = Throttle(row.rows_per_second, row.parallelism)
     return Wanted(Wish(row.wish), row.who, row.why, row.wished_at, throttle)
 

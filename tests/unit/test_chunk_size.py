@@ -24,6 +24,16 @@ def test_a_short_chunk_at_the_end_of_a_block_says_nothing() -> None:
     assert size.records == 1000
 
 
+def test_a_remnant_of_a_block_is_taken_along_unless_a_record_is_suspected() -> None:
+    size = ChunkSize(0.1, 4000)
+    assert [size.of(ahead, deaths=0) for ahead in (5001, 5000, 4000, 3)] == [4000, 5000, 4000, 3]
+    assert size.of(5000, deaths=1) == 833
+    size.halve(8)
+    assert [size.of(ahead, deaths=0) for ahead in (6, 5)] == [4, 5]
+    size.bisect(4)
+    assert [size.of(ahead, deaths=0) for ahead in (3, 2, 1)] == [2, 2, 1]
+
+
 def test_halving_goes_down_to_one_and_it_grows_back_by_twos() -> None:
     size = ChunkSize(0.1, 1000)
     for _ in range(12):
