@@ -33,7 +33,7 @@ SETTLE_SECONDS = 15.0
 MARK_AHEAD = 0.15
 
 # a round that comes at once would settle a call or two; what is marked ahead lasts longer than this
-ROUND_SECONDS = 0.01
+ROUND_SECONDS = 0.02
 
 # how often it asks for those that were sent before, where there are enough that never were: a statement less a round
 AGAIN_SECONDS = 0.1
