@@ -14,6 +14,7 @@ MEANING = {
     Kind.MISSING: "rows without a document",
     Kind.STALE: "documents older than their row",
     Kind.AHEAD: "documents newer than their row, which was restored or made anew: reindex, or raise its row version",
+    Kind.HIDDEN: "rows made anew behind a `deleted` document of a later version",
     Kind.ORPHAN: "documents without a row",
     Kind.REFUSED: "rows whose document the index refuses",
 }
