@@ -8,15 +8,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import stamina
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from bulklane.activities.call_answer import Undecided, answer_of
-from bulklane.activities.call_pace import LONGEST_ASK, CallPace, backoff
+from bulklane.activities.call_answer import HeldLookUp, PutOffLookUp, Unasked, Undecided, answer_of
+from bulklane.activities.call_pace import LONGEST_ASK, CallPace, backoff, look_up_backoff
 from bulklane.contracts.effect import DeliveryState, idempotency_key
 from bulklane.contracts.lane import Lane
 from bulklane.database import delivery as deliveries
@@ -204,8 +204,8 @@ class CallDelivery:
                 self.held = reason
             case _NotSent():
                 pass
-            case Later(seconds=seconds, reason=reason):
-                answer = Later(self._pace.note_later(seconds), reason)
+            case Later(seconds=seconds):
+                answer = replace(answer, seconds=self._pace.note_later(seconds))
             case Done():
                 self._pace.note_done()
         self._answered.append(self._settlement(begun.claim, answer))
@@ -229,12 +229,14 @@ class CallDelivery:
                 state = _D.LATER
             case Undecided(reason=text):
                 state = _D.UNDECIDED
+            case Unasked(reason=text):
+                due = look_up_backoff(claim.first_sent_seconds)
             case Unknown(reason=text):
                 due = backoff(claim.attempts)
         if claim.doubtful and state is _D.LATER:
             # the call before is still unanswered: a look-up comes first again
             state = _D.UNKNOWN
-        unsent = isinstance(answer, _NotSent)
+        unsent = isinstance(answer, (_NotSent, HeldLookUp, PutOffLookUp, Unasked))
         # nothing was done: what a person has permitted still is
         permitted = claim.permitted and isinstance(answer, (Later, Held))
         return Settlement(claim.effect, claim.key, claim.token, state, code, text, due, unsent, permitted)

@@ -18,6 +18,7 @@ from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp
 from bulklane.operations.senders.http_provider import HttpProvider
 from tests.database.jobs import accepted, opened, rows, walk
 from tests.support.ledgers import make_entries
+from tests.support.notices import make_due
 
 STATES = "SELECT state, count(*) FROM bulklane.delivery GROUP BY state ORDER BY state"
 
@@ -145,6 +146,24 @@ def test_a_look_up_that_is_put_off_is_waited_for_and_the_doubt_stays(engine: Eng
     assert 25 < seconds <= 30
     due = "SELECT count(*) FROM bulklane.delivery WHERE state = 'unknown' AND due > now() + interval '20 s'"
     assert rows(engine, due) == [(1,)]
+
+
+@pytest.mark.parametrize("known", [Unknown("reset"), Later(0.0, "busy"), Held("401")], ids=str)
+def test_look_ups_that_fail_use_up_no_attempt(engine: Engine, known: Answer) -> None:
+    job = owing(engine)
+    in_doubt(engine, job)
+    out = ScriptedProvider([Done()], known=known)
+    while len(out.looked_up) < 12:
+        make_due(engine)
+        deliver(engine, job, out)
+    assert out.sent == []
+    assert rows(engine, "SELECT state, attempts FROM bulklane.delivery") == [("unknown", 1)]
+    # the outage is over, and the look-up finds nothing
+    back = ScriptedProvider([Done()])
+    while not back.looked_up:
+        make_due(engine)
+        deliver(engine, job, back)
+    assert rows(engine, STATES) == [("done", 1)]
 
 
 def test_a_refusal_after_an_unanswered_call_is_definite_only_where_it_is_stored(engine: Engine) -> None:
