@@ -192,13 +192,25 @@ class CallDelivery:
             turn=self._job.turn,
             most=most,
             token=uuid4(),
-            claim_seconds=self._channel.call_seconds * 2 + CLAIM_MARGIN,
+            claim_seconds=self._claim_seconds,
         )
+
+    @property
+    def _claim_seconds(self) -> float:
+        return self._channel.call_seconds * 2 + CLAIM_MARGIN
+
+    def _has_time(self, begun: _Begun) -> bool:
+        """Whether its claim lasts as long as it may take: it may have waited for a slot. A look-up is a call too."""
+        longest = self._channel.call_seconds * (2 if begun.claim.doubtful else 1)
+        # no claim is older: it was made after its start was drawn, which was at most that far ahead
+        claimed_at = begun.start - MARK_AHEAD
+        return time.monotonic() + longest <= claimed_at + self._claim_seconds
 
     async def _make(self, begun: _Begun) -> None:
         await asyncio.sleep(begun.start - time.monotonic())
         async with self._slots:
-            answer = _NotSent() if self._closed else await self._answer(begun.claim)
+            sendable = not self._closed and self._has_time(begun)
+            answer = await self._answer(begun.claim) if sendable else _NotSent()
         match answer:
             case Held(reason=reason):
                 self.held = reason
