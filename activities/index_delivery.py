@@ -121,7 +121,8 @@ class IndexDelivery:
             await self._look_at_conflicts(piece, batch, answers, undecided)
             held = next((one.reason for one in answers if isinstance(one, Held)), None)
             if held is not None:
-                self.held = held
+                if not await asyncio.to_thread(self._moved, batch):
+                    self.held = held
                 return False
         if any(isinstance(answer, (Later, Unknown)) for answer in answers):
             return False
@@ -195,6 +196,13 @@ class IndexDelivery:
             read_at = search_index.now(connection)
         wanted = list(zip(piece.keys, piece.versions, strict=True))
         return _Batch(make_documents(records, tenant, wanted, rows, read_at), following)
+
+    def _moved(self, batch: _Batch) -> bool:
+        """Whether what was being built isn't any more: given up and deleted, or swapped in. Then all is read again."""
+        if batch.following is None:
+            return False
+        with self._engine.connect() as connection:
+            return search_index.next_index(connection, self._channel) != batch.following
 
     def _settle(self, piece: OwedSlice | Reopened, refused: list[tuple[int, str, str]]) -> None:
         with self._engine.begin() as connection:
