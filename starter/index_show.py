@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bulklane.starter.comparison import Comparison, Kind
+from bulklane.starter.terminal import Terminal
 
 EXAMPLES = 5
 MEANING = {
@@ -24,7 +24,7 @@ class Bar:
     """A moving line on standard error; lines for people stand above it."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self._console = Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True)
         columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f} rows", markup=False))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True)
         self._task = self._progress.add_task("begins", total=None)
