@@ -155,7 +155,7 @@ class IndexDelivery:
         here, there = await asyncio.gather(self._sender.index(documents), beside.index(documents))
         # what the index that is being built refuses is reported by its builder, and no fault of the job's
         return [
-            other if isinstance(one, Done) and not isinstance(other, Refused) else one
+            other if isinstance(one, Done) and not isinstance(other, (Done, Refused)) else one
             for one, other in zip(here, there, strict=True)
         ]
 

@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 from bulklane.activities.index_delivery import IndexDelivery
 from bulklane.database import search_index
 from bulklane.database.search_index import Stage
-from bulklane.operations.sender import Answer, Document, Done, Held
-from tests.support.indexed import CHANNEL, REGISTRY, committed, make_parcels
+from bulklane.operations.sender import Answer, Document, Done, Held, Refused
+from tests.support.indexed import CHANNEL, REGISTRY, committed, drained, make_parcels, refused
 
 WORKER = uuid4()
 
@@ -52,6 +52,24 @@ class Present(Beside):
         return self.gone
 
 
+class Taking(Beside):
+    """An index that takes everything."""
+
+    async def index(self, documents: Sequence[Document]) -> list[Answer]:
+        return [Done("200")] * len(documents)
+
+
+class Hiding(Present):
+    """`deleted` documents of later versions stand there."""
+
+    async def index(self, documents: Sequence[Document]) -> list[Answer]:
+        return [Done("409")] * len(documents)
+
+    async def look_at_conflicts(self, documents: Sequence[Document]) -> list[Answer]:
+        """As the engine's own would."""
+        return [Refused("409", "a `deleted` document")] * len(documents)
+
+
 def begin(engine: Engine) -> None:
     with engine.begin() as connection:
         assert search_index.begin_rebuild(
@@ -82,3 +100,11 @@ def test_only_an_index_that_is_still_being_built_holds_the_channel(engine: Engin
     delivery = asyncio.run(run())
     assert gone.asked == 1
     assert (delivery.settled, delivery.held is None) == ((5, True) if given_up else (0, False))
+
+
+def test_a_record_that_is_hidden_in_the_present_index_is_refused_though_the_next_one_takes_it(engine: Engine) -> None:
+    make_parcels(engine, 5)
+    job = committed(engine)
+    begin(engine)
+    asyncio.run(drained(engine, job, Hiding(Taking(lambda: None))))
+    assert refused(engine, job).keys() == {"1", "2", "3", "4", "5"}
