@@ -8,15 +8,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 import stamina
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from bulklane.activities.call_answer import Undecided, answer_of
-from bulklane.activities.call_pace import LONGEST_ASK, CallPace, backoff
+from bulklane.activities.call_answer import HeldLookUp, PutOffLookUp, Unasked, Undecided, answer_of
+from bulklane.activities.call_pace import LONGEST_ASK, CallPace, backoff, look_up_backoff
 from bulklane.contracts.effect import DeliveryState, idempotency_key
 from bulklane.contracts.lane import Lane
 from bulklane.database import delivery as deliveries
@@ -192,20 +192,32 @@ class CallDelivery:
             turn=self._job.turn,
             most=most,
             token=uuid4(),
-            claim_seconds=self._channel.call_seconds * 2 + CLAIM_MARGIN,
+            claim_seconds=self._claim_seconds,
         )
+
+    @property
+    def _claim_seconds(self) -> float:
+        return self._channel.call_seconds * 2 + CLAIM_MARGIN
+
+    def _has_time(self, begun: _Begun) -> bool:
+        """Whether its claim lasts as long as it may take: it may have waited for a slot. A look-up is a call too."""
+        longest = self._channel.call_seconds * (2 if begun.claim.doubtful else 1)
+        # no claim is older: it was made after its start was drawn, which was at most that far ahead
+        claimed_at = begun.start - MARK_AHEAD
+        return time.monotonic() + longest <= claimed_at + self._claim_seconds
 
     async def _make(self, begun: _Begun) -> None:
         await asyncio.sleep(begun.start - time.monotonic())
         async with self._slots:
-            answer = _NotSent() if self._closed else await self._answer(begun.claim)
+            sendable = not self._closed and self._has_time(begun)
+            answer = await self._answer(begun.claim) if sendable else _NotSent()
         match answer:
             case Held(reason=reason):
                 self.held = reason
             case _NotSent():
                 pass
-            case Later(seconds=seconds, reason=reason):
-                answer = Later(self._pace.note_later(seconds), reason)
+            case Later(seconds=seconds):
+                answer = replace(answer, seconds=self._pace.note_later(seconds))
             case Done():
                 self._pace.note_done()
         self._answered.append(self._settlement(begun.claim, answer))
@@ -229,12 +241,14 @@ class CallDelivery:
                 state = _D.LATER
             case Undecided(reason=text):
                 state = _D.UNDECIDED
+            case Unasked(reason=text):
+                due = look_up_backoff(claim.first_sent_seconds)
             case Unknown(reason=text):
                 due = backoff(claim.attempts)
         if claim.doubtful and state is _D.LATER:
             # the call before is still unanswered: a look-up comes first again
             state = _D.UNKNOWN
-        unsent = isinstance(answer, _NotSent)
+        unsent = isinstance(answer, (_NotSent, HeldLookUp, PutOffLookUp, Unasked))
         # nothing was done: what a person has permitted still is
         permitted = claim.permitted and isinstance(answer, (Later, Held))
         return Settlement(claim.effect, claim.key, claim.token, state, code, text, due, unsent, permitted)

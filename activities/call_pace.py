@@ -32,6 +32,12 @@ def backoff(attempts: int) -> float:
     return random.uniform(ceiling / 2, ceiling)  # noqa: S311
 
 
+def look_up_backoff(doubtful_seconds: float) -> float:
+    """Jitter over half the age of the doubt: it grows like `backoff`, though a failed look-up is no attempt."""
+    ceiling = min(LONGEST_BACKOFF, max(SHORTEST_BACKOFF, doubtful_seconds / 2))
+    return random.uniform(ceiling / 2, ceiling)  # noqa: S311
+
+
 class CallPace:
     """One sender's starts. `take` and `tell` run in the thread of a round, one at a time; times are monotonic.
 

@@ -18,6 +18,7 @@ from bulklane.operations.document import make_documents
 from bulklane.operations.operation import IndexEffect, Registry
 from bulklane.operations.sender import (
     Answer,
+    ConflictLooker,
     Document,
     Done,
     Held,
@@ -27,6 +28,7 @@ from bulklane.operations.sender import (
     Refused,
     Unknown,
 )
+from bulklane.operations.senders.index_conflict import conflicts
 
 CHUNKS_AT_ONCE = 4
 ASK_SECONDS = 0.02
@@ -116,9 +118,11 @@ class IndexDelivery:
                 return False
             for n, answer in zip(undecided, await self._index(batch, undecided), strict=True):
                 answers[n] = answer
+            await self._look_at_conflicts(piece, batch, answers, undecided)
             held = next((one.reason for one in answers if isinstance(one, Held)), None)
             if held is not None:
-                self.held = held
+                if not await asyncio.to_thread(self._moved, batch):
+                    self.held = held
                 return False
         if any(isinstance(answer, (Later, Unknown)) for answer in answers):
             return False
@@ -151,9 +155,33 @@ class IndexDelivery:
         here, there = await asyncio.gather(self._sender.index(documents), beside.index(documents))
         # what the index that is being built refuses is reported by its builder, and no fault of the job's
         return [
-            other if isinstance(one, Done) and not isinstance(other, Refused) else one
+            other if isinstance(one, Done) and not isinstance(other, (Done, Refused)) else one
             for one, other in zip(here, there, strict=True)
         ]
+
+    async def _look_at_conflicts(
+        self, piece: OwedSlice | Reopened, batch: _Batch, answers: list[Answer], places: Sequence[int]
+    ) -> None:
+        """A living one that lost is done, unless a `deleted` document hides it: then the row is read once more."""
+        lost = [n for n in places if conflicts(answers[n], batch.documents[n])]
+        if not lost or not isinstance(self._sender, ConflictLooker):
+            return
+        for n, answer in zip(
+            lost, await self._sender.look_at_conflicts([batch.documents[n] for n in lost]), strict=True
+        ):
+            answers[n] = answer
+        hidden = [n for n in lost if isinstance(answers[n], Refused)]
+        if not hidden:
+            return
+        keys, versions = [piece.keys[n] for n in hidden], [piece.versions[n] for n in hidden]
+        try:
+            now = await asyncio.to_thread(self._read, replace(piece, keys=keys, versions=versions))
+        except UnreadableRecord:
+            for n in hidden:
+                answers[n] = Later(reason="the row has changed")
+            return
+        for n, document in zip(hidden, now.documents, strict=True):
+            answers[n] = _of_hidden(batch.documents[n], document, answers[n])
 
     def _read(self, piece: OwedSlice | Reopened) -> _Batch:
         declared = next(one for one in self._operation.effects if one.name == piece.effect)
@@ -169,12 +197,26 @@ class IndexDelivery:
         wanted = list(zip(piece.keys, piece.versions, strict=True))
         return _Batch(make_documents(records, tenant, wanted, rows, read_at), following)
 
+    def _moved(self, batch: _Batch) -> bool:
+        """Whether what was being built isn't any more: given up and deleted, or swapped in. Then all is read again."""
+        if batch.following is None:
+            return False
+        with self._engine.connect() as connection:
+            return search_index.next_index(connection, self._channel) != batch.following
+
     def _settle(self, piece: OwedSlice | Reopened, refused: list[tuple[int, str, str]]) -> None:
         with self._engine.begin() as connection:
             if isinstance(piece, Reopened):
                 settle_reopened(connection, self._job.job_no, piece, refused)
             else:
                 effect.settle_slice(connection, self._job.job_no, self._job.turn, self._channel, piece, refused)
+
+
+def _of_hidden(sent: Document, now: Document, answer: Answer) -> Answer:
+    if now.source is None:
+        # it has been deleted meanwhile, as the index says
+        return Done("409", "the record is deleted, and so is its document")
+    return answer if now.version == sent.version else Later(reason="the row has changed")
 
 
 def _part(piece: OwedSlice | Reopened, low: int, high: int) -> OwedSlice | Reopened:

@@ -15,7 +15,7 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Undecided:
-    """A delivery that waits for a decision. `answer`: what was last known; `attempts`: calls and look-ups so far."""
+    """A delivery that waits for a decision. `answer`: what was last known; `attempts`: those that may have called."""
 
     effect: str
     key: str

@@ -69,6 +69,7 @@ class Channel:
     idempotency keys, for `key_lifetime` seconds, so that a repeat under the same key is safe that long.
     `stores_refusals`: it stores its refusals under the key too, so that one is definite even after an unanswered call.
     `most_attempts` and `most_seconds` bound the re-sends of a delivery with an unknown outcome; then it is undecided.
+    Look-ups that fail are bounded by `most_seconds` alone. What is put off beyond both was not done: it is refused.
     `call_seconds`: how long one call may take, all of it. `sample`: the system's own answers, for
     `bulklane check-channel`.
     """

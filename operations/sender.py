@@ -103,5 +103,13 @@ class RebuiltIndexSender(IndexSender, Protocol):
         """The same for another index of the same system, by its name: one that is being built."""
 
 
+@runtime_checkable
+class ConflictLooker(IndexSender, Protocol):
+    """An index sender that can tell why a living document lost against what is there (`Done` with the code 409)."""
+
+    async def look_at_conflicts(self, documents: Sequence[Document]) -> list[Answer]:
+        """One answer each: Done: something living is there; Refused: a `deleted` one of a later version; else again."""
+
+
 class NoLookUp(RuntimeError):
     """The provider can't be asked what it knows of a key."""

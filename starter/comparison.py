@@ -19,6 +19,7 @@ class Kind(StrEnum):
     MISSING = "missing"
     STALE = "stale"
     AHEAD = "ahead"
+    HIDDEN = "hidden"
     ORPHAN = "orphan"
     REFUSED = "refused"
 
@@ -44,7 +45,7 @@ class Found:
         if self.version is None:
             return Kind.MISSING
         if self.version > self.row:
-            return Kind.AHEAD
+            return Kind.HIDDEN if self.deleted else Kind.AHEAD
         return Kind.STALE if self.version < self.row or self.deleted else None
 
 

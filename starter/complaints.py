@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bulklane.starter.shown import shown_lines
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
@@ -37,7 +39,7 @@ def complaints() -> Iterator[None]:
             raise
         code, lines = told
         for line in lines:
-            typer.echo(line, err=True)
+            typer.echo(shown_lines(line), err=True)
         raise typer.Exit(code) from None
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from bulklane.starter.complaints import complaints
+from bulklane.starter.shown import shown_lines
 
 
 def check_channel(name: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")]) -> None:
@@ -25,7 +26,7 @@ def check_channel(name: Annotated[str, typer.Argument(metavar="CHANNEL", help="T
             raise OperationError(f"no channel is named {name!r}; known: {', '.join(sorted(channels)) or 'none'}")
         findings = check(channel)
         for finding in findings:
-            typer.echo(str(finding))
+            typer.echo(shown_lines(str(finding)))
         typer.echo(f"channel {name}: {len(findings)} findings" if findings else f"channel {name}: nothing is wrong")
         if findings:
             raise typer.Exit(1)

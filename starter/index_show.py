@@ -4,16 +4,17 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bulklane.starter.comparison import Comparison, Kind
+from bulklane.starter.terminal import Terminal
 
 EXAMPLES = 5
 MEANING = {
     Kind.MISSING: "rows without a document",
     Kind.STALE: "documents older than their row",
     Kind.AHEAD: "documents newer than their row, which was restored or made anew: reindex, or raise its row version",
+    Kind.HIDDEN: "rows made anew behind a `deleted` document of a later version",
     Kind.ORPHAN: "documents without a row",
     Kind.REFUSED: "rows whose document the index refuses",
 }
@@ -23,7 +24,7 @@ class Bar:
     """A moving line on standard error; lines for people stand above it."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self._console = Terminal(stderr=True, highlight=False, markup=False, soft_wrap=True)
         columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f} rows", markup=False))
         self._progress = Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True)
         self._task = self._progress.add_task("begins", total=None)

@@ -18,6 +18,7 @@ from bulklane.operations.sender import Answer, Document, Done, Held, IndexSender
 from bulklane.operations.senders.index_admin import Entry, IndexAdmin, IndexBusy
 from bulklane.starter.comparison import Comparison, Found, Kind, flat, merged
 from bulklane.starter.index_source import IndexSource
+from bulklane.starter.repairing import Repairing
 
 BATCH = 500
 SETTLE_SECONDS = 1.0
@@ -129,10 +130,13 @@ class Reconciler:
     async def _repaired(self, differing: Sequence[Found]) -> list[tuple[Found, Answer]]:
         wrong = [one for one in differing if one.kind is not Kind.AHEAD]
         ahead: list[tuple[Found, Answer]] = [(one, Done()) for one in differing if one.kind is Kind.AHEAD]
+        repairing = Repairing(self.admin, self.index, self._versions, self._look, self._write)
+        return [*ahead, *await repairing.run(wrong)]
+
+    async def _write(self, wrong: Sequence[Found]) -> list[Answer]:
         read = await asyncio.to_thread(self._read_documents, wrong)
         written = iter(await write_all(self.sender, [one for one in read if isinstance(one, Document)]))
-        answers = [next(written) if isinstance(one, Document) else one for one in read]
-        return [*ahead, *zip(wrong, answers, strict=True)]
+        return [next(written) if isinstance(one, Document) else one for one in read]
 
     def _read_documents(self, wrong: Sequence[Found]) -> Sequence[Document | Refused]:
         """What each must be, or why that can't be read."""

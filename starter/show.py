@@ -12,7 +12,9 @@ from rich.text import Text
 
 from bulklane.starter.client import Submission
 from bulklane.starter.pace import Speed, span
+from bulklane.starter.shown import shown
 from bulklane.starter.status import JobStatus
+from bulklane.starter.terminal import Terminal
 from bulklane.starter.verify import Report
 
 PIPE_WIDTH = 160
@@ -21,7 +23,7 @@ PIPE_WIDTH = 160
 def make_console() -> Console:
     """Standard output as it is now. What jobs contain is never read as markup."""
     width = None if sys.stdout.isatty() else PIPE_WIDTH  # a pipe has none, and 80 would fold tables
-    return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+    return Terminal(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
 def as_json(value: dict[str, Any]) -> str:
@@ -149,7 +151,9 @@ def print_report(console: Console, report: Report) -> None:
         table.add_column(heading)
     for check in report.checks:
         mark = Text("holds", "green") if check.holds else Text("DIFFERS", "bold red")
-        table.add_row(Text(check.name), Text(check.expected), Text(check.found), mark, Text(check.detail))
+        table.add_row(
+            *map(Text, map(shown, (check.name, check.expected, check.found))), mark, Text(shown(check.detail))
+        )
     console.print(table)
     broken = sum(not check.holds for check in report.checks)
     console.print("every line holds" if report.holds else f"{broken} of {len(report.checks)} lines differ")

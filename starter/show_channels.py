@@ -11,6 +11,7 @@ from rich.text import Text
 
 from bulklane.contracts.limit import Limits
 from bulklane.starter.channels import ChannelStatus
+from bulklane.starter.shown import shown
 
 
 def channels_json(channels: Sequence[ChannelStatus]) -> str:
@@ -24,8 +25,8 @@ def print_channels(console: Console, channels: Sequence[ChannelStatus]) -> None:
     for heading in ("channel", "owed", "limits", "standing"):
         table.add_column(heading)
     for one in channels:
-        standing = Text(_standing(one), "bold red" if one.held_since else "")
-        table.add_row(Text(one.name), Text(f"{one.owed:,}"), Text(_limits(one.limits)), standing)
+        standing = Text(shown(_standing(one)), "bold red" if one.held_since else "")
+        table.add_row(Text(shown(one.name)), Text(f"{one.owed:,}"), Text(_limits(one.limits)), standing)
     console.print(table)
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from bulklane.database.trial import SampledRecord
 from bulklane.starter.pace import span
 from bulklane.starter.preview import EffectForecast, NamedScan, Preview
+from bulklane.starter.shown import shown, shown_lines
 
 BODIES = 3
 _STYLES = {"changed": "green", "failed": "bold red"}
@@ -109,9 +110,9 @@ def _table(preview: Preview) -> Table:
         table.add_column(heading, overflow="fold")
     for record in preview.sample:
         why = ": ".join(filter(None, [record.code, record.reason]))
-        outcome = Text(" ".join(filter(None, [_words(record.outcome), f"({why})" if why else ""])))
+        outcome = Text(shown(" ".join(filter(None, [_words(record.outcome), f"({why})" if why else ""]))))
         outcome.stylize(_STYLES.get(record.outcome, ""))
-        table.add_row(Text(record.key), outcome, Text(_difference(record)))
+        table.add_row(Text(shown(record.key)), outcome, Text(shown_lines(_difference(record))))
     return table
 
 

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from bulklane.contracts.job import JobState
 from bulklane.starter.pace import Speed, span
 from bulklane.starter.show import as_json, outcome_line, progress_line, status_json
+from bulklane.starter.shown import shown
 from bulklane.starter.status import JobStatus
 
 PLAIN_EVERY = 2.0
@@ -41,7 +42,7 @@ class BarView:
         # a bar without a total pulses for ever: an empty selection is a full one
         total = None if status.total is None else max(status.total, 1)
         done = total if total is not None and status.processed >= (status.total or 0) else status.processed
-        self._progress.update(self._task, total=total, completed=done, description=line)
+        self._progress.update(self._task, total=total, completed=done, description=shown(line))
 
     def say(self, line: str) -> None:
         """Above the bar."""

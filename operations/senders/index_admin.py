@@ -29,6 +29,16 @@ class Entry:
     deleted: bool
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A `deleted` document as it was read: it can be removed if nothing was written to it since."""
+
+    id: str
+    version: int
+    seq_no: int
+    primary_term: int
+
+
 class IndexAdmin:
     """One alias of one search engine."""
 
@@ -100,6 +110,20 @@ class IndexAdmin:
             for one in answer["docs"]
             if one.get("found")
         }
+
+    async def deleted_marks(self, index: str, ids: Sequence[str]) -> dict[str, Mark]:
+        """By id: those of them that are `deleted` documents."""
+        answer = await self._client.mget(index=index, body={"ids": list(ids)}, params={"_source_includes": "deleted"})
+        return {
+            one["_id"]: Mark(one["_id"], int(one["_version"]), int(one["_seq_no"]), int(one["_primary_term"]))
+            for one in answer["docs"]
+            if one.get("found") and one["_source"].get("deleted")
+        }
+
+    async def remove(self, index: str, marks: Sequence[Mark]) -> int:
+        """Remove documents, unless something was written to them since they were read; how many."""
+        lines = [{"_id": one.id, "if_seq_no": one.seq_no, "if_primary_term": one.primary_term} for one in marks]
+        return await self._versioned(index, [{"delete": line} for line in lines])
 
     async def copy_deleted(
         self, index: str, following: str, there_again: Callable[[Sequence[Entry]], Awaitable[Container[str]]]

@@ -12,6 +12,7 @@ from opensearchpy.exceptions import OpenSearchException, TransportError
 
 from bulklane.operations.channel import Endpoint
 from bulklane.operations.sender import Answer, Document, Done, Held, Later, Refused, Unknown
+from bulklane.operations.senders.index_conflict import ASKED_FIELDS, CONFLICT, judge_conflict
 from bulklane.operations.senders.index_line import cut, document_line
 
 MOST_BYTES = 1_040_000  # aiohttp warns of bodies beyond 2**20 bytes
@@ -19,6 +20,7 @@ LEAST_BYTES = 50_000
 MOST_DOCUMENTS = 1000
 FRESH_SECONDS = 60.0
 SHORTEST_KEPT = 2 * 3600.0
+KEPT = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class SearchIndex:
     alias: str
     request_seconds: float = 30.0
     properties: Mapping[str, Any] | None = None
-    keep_deleted: float = 7 * 24 * 3600.0
+    keep_deleted: float = KEPT
 
     def __post_init__(self) -> None:
         if self.keep_deleted < SHORTEST_KEPT:
@@ -44,7 +46,8 @@ class SearchIndex:
 
     def connect_index(self, endpoint: Endpoint) -> "SearchIndexSender":
         """A sender; one per event loop."""
-        return SearchIndexSender(connect_search(endpoint, self.request_seconds), self.alias, is_alias=True)
+        client = connect_search(endpoint, self.request_seconds)
+        return SearchIndexSender(client, self.alias, is_alias=True, keep_deleted=self.keep_deleted)
 
 
 def connect_search(endpoint: Endpoint, seconds: float) -> AsyncOpenSearch:
@@ -67,8 +70,9 @@ def credentials_of(endpoint: Endpoint) -> tuple[str, str] | None:
 class SearchIndexSender:
     """Writes documents in requests bounded by bytes and count. It learns which size a server or proxy still takes."""
 
-    def __init__(self, client: AsyncOpenSearch, target: str, *, is_alias: bool) -> None:
+    def __init__(self, client: AsyncOpenSearch, target: str, *, is_alias: bool, keep_deleted: float = KEPT) -> None:
         self._client = client
+        self._keep_deleted = keep_deleted
         self._target = target
         self._params = {"require_alias": "true"} if is_alias else {}
         self._most_bytes = MOST_BYTES
@@ -88,9 +92,25 @@ class SearchIndexSender:
 
     def beside(self, index: str) -> "SearchIndexSender":
         """Writes to an index by its name, with the same client."""
-        other = SearchIndexSender(self._client, index, is_alias=False)
+        other = SearchIndexSender(self._client, index, is_alias=False, keep_deleted=self._keep_deleted)
         other._most_bytes = self._most_bytes
         return other
+
+    async def look_at_conflicts(self, documents: Sequence[Document]) -> list[Answer]:
+        """Why living documents lost, in one request: see `judge_conflict`."""
+        ids = [one.id or one.key for one in documents]
+        try:
+            asked = {"_source_includes": ASKED_FIELDS}
+            response = await self._client.mget(index=self._target, body={"ids": ids}, params=asked)
+            found = response["docs"]
+        except TransportError as error:
+            answer = judge_failure(error)
+            return [Unknown(answer.reason) if isinstance(answer, Refused) else answer] * len(ids)
+        except (OpenSearchException, TypeError, KeyError):
+            return [Unknown("the search engine's answer can't be read")] * len(ids)
+        if len(found) != len(ids):
+            return [Unknown("the search engine's answer is not whole")] * len(ids)
+        return [judge_conflict(one, made, self._keep_deleted) for one, made in zip(found, documents, strict=True)]
 
     async def close(self) -> None:
         """Close the connections."""
@@ -138,7 +158,7 @@ def judge_item(item: Mapping[str, Any]) -> Answer:
     if status < 300:
         return Done(str(status))
     if status == 409:
-        return Done("409", "something as new or newer is there")
+        return Done(CONFLICT, "something as new or newer is there")
     if status in (403, 404) or kind == "cluster_block_exception":
         return Held(f"the index is missing or blocked: {kind or status}")
     if status in (429, 503):

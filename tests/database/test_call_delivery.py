@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine
 
+from bulklane.activities import call_delivery
 from bulklane.activities.call_delivery import CallDelivery
 from bulklane.contracts.effect import idempotency_key
 from bulklane.database import delivery as deliveries
@@ -18,8 +19,15 @@ from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp
 from bulklane.operations.senders.http_provider import HttpProvider
 from tests.database.jobs import accepted, opened, rows, walk
 from tests.support.ledgers import make_entries
+from tests.support.notices import make_due
 
 STATES = "SELECT state, count(*) FROM bulklane.delivery GROUP BY state ORDER BY state"
+
+# of the one that was claimed first, but for those that are not claimed anew yet
+CLAIM_LEFT = """
+SELECT extract(epoch FROM min(claimed_until) - clock_timestamp())::float FROM bulklane.delivery
+WHERE state = 'sending' AND claimed_until > clock_timestamp()
+"""
 
 
 @dataclass
@@ -145,6 +153,55 @@ def test_a_look_up_that_is_put_off_is_waited_for_and_the_doubt_stays(engine: Eng
     assert 25 < seconds <= 30
     due = "SELECT count(*) FROM bulklane.delivery WHERE state = 'unknown' AND due > now() + interval '20 s'"
     assert rows(engine, due) == [(1,)]
+
+
+@pytest.mark.parametrize("known", [Unknown("reset"), Later(0.0, "busy"), Held("401")], ids=str)
+def test_look_ups_that_fail_use_up_no_attempt(engine: Engine, known: Answer) -> None:
+    job = owing(engine)
+    in_doubt(engine, job)
+    out = ScriptedProvider([Done()], known=known)
+    while len(out.looked_up) < 12:
+        make_due(engine)
+        deliver(engine, job, out)
+    assert out.sent == []
+    assert rows(engine, "SELECT state, attempts FROM bulklane.delivery") == [("unknown", 1)]
+    # the outage is over, and the look-up finds nothing
+    back = ScriptedProvider([Done()])
+    while not back.looked_up:
+        make_due(engine)
+        deliver(engine, job, back)
+    assert rows(engine, STATES) == [("done", 1)]
+
+
+def test_no_call_begins_that_its_claim_may_not_outlast(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # what is marked ahead waits for the one slot: longer than its claim has time beside a look-up and a call
+    monkeypatch.setattr(call_delivery, "CLAIM_MARGIN", 1.0)
+    job = owing(engine, 3)
+    in_doubt(engine, job)
+    left: list[float] = []
+
+    class Slow(ScriptedProvider):
+        async def look_up(self, call: Call) -> Answer | None:
+            left.extend(seconds for (seconds,) in await asyncio.to_thread(rows, engine, CLAIM_LEFT))
+            return None
+
+        async def send(self, call: Call) -> Answer:
+            await asyncio.sleep(1.5)
+            return await super().send(call)
+
+    async def run() -> None:
+        made = Channel("bookings", HttpProvider("/", lambda status, body: None), concurrency=1, call_seconds=2.0)
+        provider = Slow([Done()])
+        delivery = CallDelivery(engine, made, job, provider)
+        async with asyncio.timeout(30):
+            while len(provider.sent) < 3:
+                await delivery.send_some()
+        await delivery.finish()
+
+    asyncio.run(run())
+    assert len(left) == 3
+    assert min(left) > 3.9
+    assert rows(engine, "SELECT state, attempts FROM bulklane.delivery") == [("done", 2)] * 3
 
 
 def test_a_refusal_after_an_unanswered_call_is_definite_only_where_it_is_stored(engine: Engine) -> None:

@@ -161,13 +161,21 @@ def test_what_never_answers_is_bounded_and_then_undecided(
 
 
 @pytest.mark.case("C24")
-def test_a_provider_that_puts_off_for_ever_is_bounded_too(engine: Engine, provider: Provider) -> None:
+def test_a_provider_that_puts_off_for_ever_has_refused_and_a_retry_sends_it_again(
+    engine: Engine, provider: Provider
+) -> None:
     job = owing(engine)
     provider.faults({"kind": "rate_limit", "status": 503, "retry_after": "0"})
     deliver_all(engine, job, url_of(provider), channel_of(most_attempts=3, most_seconds=0.0))
-    ((state, _, attempts),) = states_of(engine, job).values()
-    assert (state, attempts, sum(calls_by_key(provider, job).values())) == ("undecided", 4, 4)
+    ((state, code, attempts),) = states_of(engine, job).values()
+    assert (state, code, attempts, sum(calls_by_key(provider, job).values())) == ("refused", "put_off", 4, 4)
     assert "not done, and put off 4 times" in str(rows(engine, "SELECT answer FROM bulklane.delivery"))
+    provider.client.delete("/faults")
+    look(engine, job)
+    retry(engine, job)
+    deliver_all(engine, job, url_of(provider), channel_of())
+    assert {state for state, _, _ in states_of(engine, job).values()} == {"done"}
+    assert sum(line["applied"] for line in provider.ledger(f"{job.job_id}/").values()) == 1
 
 
 @pytest.mark.case("C29")

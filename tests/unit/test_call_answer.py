@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from bulklane.activities.call_answer import Undecided, answer_of
+from bulklane.activities.call_answer import HeldLookUp, PutOffLookUp, Unasked, Undecided, answer_of
 from bulklane.database.delivery import Claim
 from bulklane.operations.channel import Channel
 from bulklane.operations.sender import Answer, Call, Done, Held, Later, NoLookUp, Refused, Unknown
@@ -59,16 +59,18 @@ def test_a_look_up_that_fails_is_asked_again_and_nothing_is_sent(known: Any, kee
     sender = Sender(known=known)
     answer = answered(sender, claim(), keeps_keys=keeps_keys)
     # the provider's time is kept, and the doubt (`test_call_delivery`)
-    assert (type(answer), sender.sent) == (Later if isinstance(known, Later) else Unknown, 0)
+    assert (isinstance(answer, Later), sender.sent) == (isinstance(known, Later), 0)
+    assert isinstance(answer, (PutOffLookUp, Unasked))
+    # an outage uses up no attempts, whatever number of look-ups it sees
+    assert type(answered(sender, claim(attempts=99), keeps_keys=keeps_keys)) is type(answer)
     # but not for ever
-    assert isinstance(answered(sender, claim(attempts=9), keeps_keys=keeps_keys), Undecided)
     assert isinstance(answered(sender, claim(seconds=4000.0), keeps_keys=keeps_keys), Undecided)
     assert sender.sent == 0
 
 
 def test_a_look_up_with_bad_credentials_holds_the_channel() -> None:
     sender = Sender(known=Held("401"))
-    assert (answered(sender, claim()), sender.sent) == (Held("401"), 0)
+    assert (answered(sender, claim()), sender.sent) == (HeldLookUp("401"), 0)
 
 
 @pytest.mark.parametrize("known", [Unknown("reset"), NoLookUp("none"), None], ids=str)
@@ -100,5 +102,8 @@ def test_what_a_bug_says_is_not_told() -> None:
 def test_only_putting_off_is_bounded_in_a_first_call(answer: Answer) -> None:
     late = claim(doubtful=False, attempts=50, seconds=1e6)
     assert answered(Sender(answer), late) == answer
-    assert isinstance(answered(Sender(Later(1.0)), late), Undecided)
+    # it is known that nothing was done: no doubt, but a refusal that a retry takes up
+    refused = answered(Sender(Later(1.0, "busy")), late)
+    assert isinstance(refused, Refused)
+    assert (refused.code, "put off 50 times" in refused.reason) == ("put_off", True)
     assert answered(Sender(Later(1.0)), claim(doubtful=False, attempts=50)) == Later(1.0)
