@@ -32,7 +32,7 @@ from sqlalchemy import (
     true,
 )
 
-from bulklane.database.chunk_chain import decided, reported, undecided
+from bulklane.database.chunk_chain import OUTCOME_PARTS, decided, reported, undecided
 from bulklane.database.chunk_parts import cleared, debt, moved, report, written
 from bulklane.database.chunk_plan import ChunkPlan
 from bulklane.database.key_space import after, bound_key, up_to
@@ -40,6 +40,7 @@ from bulklane.database.record import RecordSet, is_text, key_text, owned_by, sam
 from bulklane.database.record import own_name as parameter
 from bulklane.database.tables import range_
 
+LEFT_AS_IT_IS = "left as it is: it no longer matches, or a trigger or the operation's own condition kept it"
 # https://www.postgresql.org/docs/18/sql-update.html
 _RETURNS_OLD_ROWS = (18,)
 
@@ -255,23 +256,42 @@ def _chain(plan: LivePlan, span: _Span, decided: CTE | None) -> Executable:
         .cte(parameter("tally"))
         .prefix_with("MATERIALIZED")
     )
-    source, zero = _GATE.join(tally, true()), literal(0, Integer)
-    if decided is None:
-        advanced, *kept = _advance(tally.c.changed, zero, zero, source, span.end)
-    else:
-        kinds = _kinds(decided)
-        source = source.join(kinds, true())
-        advanced, *kept = _advance(tally.c.changed, kinds.c.skipped, kinds.c.failed, source, span.end)
-        kept.append(reported(decided))
+    outcomes = _outcomes(plan, span, changed, tally, decided)
+    kinds = _kinds(outcomes)
+    source = _GATE.join(tally, true()).join(kinds, true())
+    advanced, *kept = _advance(tally.c.changed, kinds.c.skipped, kinds.c.failed, source, span.end)
+    kept.append(reported(outcomes))
     debts = [debt(effect, number, changed, _GATE) for number, effect in enumerate(plan.chunk.effects)]
     taken_back = [cleared(changed)] if plan.chunk.reopened else []
     answer = select(advanced, *(tally.c[name] for name in flags)).join(tally, true())
     return answer.add_cte(*kept, *debts, *taken_back)
 
 
-def _kinds(decided: CTE) -> CTE:
-    counts = [func.count().filter(decided.c.kind == kind).label(kind) for kind in ("skipped", "failed")]
-    return select(*counts).select_from(decided).cte(parameter("kinds"))
+def _outcomes(plan: LivePlan, span: _Span, changed: CTE, tally: CTE, decided: CTE | None) -> CTE:
+    """What was decided before, and the selected records that the change left as they are."""
+    chunk, records = plan.chunk, plan.records
+    text_key = key_text(records.key, records.key_types)
+    was_changed = select(literal(1)).where(changed.c.key.collate("C") == text_key).exists()
+    known: ColumnElement[int] = literal(0, Integer)
+    if decided is not None:
+        known = select(func.count()).select_from(decided).scalar_subquery()
+    # without it, the anti-join would run for every chunk
+    some_left = (select(tally.c.changed).scalar_subquery() + known) < select(span.end.c.found).scalar_subquery()
+    left = select(
+        text_key.label("key"),
+        literal("skipped", Text()).label("kind"),
+        literal("", Text()).label("code"),
+        literal(LEFT_AS_IT_IS, Text()).label("reason"),
+    ).where(some_left, owned_by(records, chunk.tenant), span.within, _selected(chunk), ~was_changed)
+    if decided is None:
+        return left.cte(parameter("outcomes")).prefix_with("MATERIALIZED")
+    both = left.where(undecided(decided, text_key)).union_all(select(*(decided.c[part] for part in OUTCOME_PARTS)))
+    return both.cte(parameter("outcomes"))
+
+
+def _kinds(outcomes: CTE) -> CTE:
+    counts = [func.count().filter(outcomes.c.kind == kind).label(kind) for kind in ("skipped", "failed")]
+    return select(*counts).select_from(outcomes).cte(parameter("kinds"))
 
 
 def _changed(plan: LivePlan, span: _Span, decided: CTE | None) -> CTE:

@@ -18,6 +18,8 @@ from sqlalchemy import (
     Uuid,
     and_,
     cast,
+    false,
+    func,
     literal,
     not_,
     or_,
@@ -42,7 +44,8 @@ _VALUE_TYPES: Mapping[KeyType, TypeEngine[Any]] = {
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], ColumnElement[bool]]] = {
     "=": lambda column, value: column == value,
-    "!=": lambda column, value: column != value,
+    # NULL is another value than any that can be named
+    "!=": lambda column, value: column.is_distinct_from(value),
     "<": lambda column, value: column < value,
     "<=": lambda column, value: column <= value,
     ">": lambda column, value: column > value,
@@ -96,7 +99,8 @@ def _read(spec: object, fields: Mapping[str, Column[Any]], path: str, depth: int
         read = [_read(part, fields, f"{path}.{word}[{n}]", depth + 1) for n, part in enumerate(parts)]
         return and_(*read) if word == "and" else or_(*read)
     if keys == {"not"}:
-        return not_(_read(spec["not"], fields, f"{path}.not", depth + 1))
+        # so that a filter and its opposite are all records: where NULL is compared, the comparison doesn't hold
+        return not_(func.coalesce(_read(spec["not"], fields, f"{path}.not", depth + 1), false()))
     return _read_comparison(spec, fields, path)
 
 

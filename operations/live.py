@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnClause
 from bulklane.operations.operation import Operation, OperationError, Records
 from bulklane.operations.per_record import PerRecord
 
-WAY_OUT = "leave `live` out: a frozen selection takes every record once, whatever the operation writes"
+WAY_OUT = "leave `live` out: a frozen selection takes every record once, wherever it moves"
 
 
 class NotLive(OperationError):

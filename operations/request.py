@@ -15,9 +15,10 @@ from bulklane.contracts.key import InvalidKey, Key, format_key, parse_key, shown
 from bulklane.contracts.message import MOST_PARALLELISM
 from bulklane.operations.filter import InvalidFilter, read_filter
 from bulklane.operations.live import NotLive, check_operation_live
-from bulklane.operations.operation import Operation, Records, Registry, UnknownOperation
+from bulklane.operations.operation import Operation, OperationError, Records, Registry, UnknownOperation
 from bulklane.operations.parameter_value import no_instants, not_finite
 from bulklane.operations.search_query import InvalidQuery, check_query
+from bulklane.operations.work import work_of
 
 MOST_IDS = 1_000_000
 MOST_PROBLEMS = 20
@@ -114,6 +115,8 @@ def read_request(raw: object, registry: Registry) -> Request:
     selected = _selection(raw.get("selection"), operation, problems)
     if selected is not None and selected.live and not problems:
         _check_live(operation, parameters, selected, problems)
+    if selected is not None and not problems:
+        _check_work(operation, parameters, problems)
     if problems or selected is None:
         raise InvalidRequest(problems[:MOST_PROBLEMS])
     stored = parameters_json(operation, parameters)
@@ -265,6 +268,13 @@ _SELECTIONS = {
     "search": '{"search": {...}}',
     "all": '{"all": true}',
 }
+
+
+def _check_work(operation: Operation, parameters: Any, problems: list[Problem]) -> None:
+    try:
+        work_of(operation, parameters)
+    except OperationError as error:
+        problems.append(Problem("operation", str(error)))
 
 
 def _check_live(operation: Operation, parameters: Any, selected: Selected, problems: list[Problem]) -> None:

@@ -43,17 +43,37 @@ def work_of(operation: Operation, parameters: Any) -> Work:
     if isinstance(operation, PerRecord):
         return Work(operation.records, None, answering(operation, parameters), operation.writes, effects)
     change = operation.change(parameters)
+    check_written(operation, change)
     if isinstance(change, Update) and operation.records.row_version_by == "application":
         change = _moved(operation, change)
     return Work(operation.records, change, None, (), effects)
 
 
+def check_written(operation: Operation, change: Update | Delete) -> None:
+    """Raise OperationError where the statement sets a key column or the tenant: a record would be another one then."""
+    if not isinstance(change, Update):
+        return
+    records = operation.records
+    ours = {**dict.fromkeys(records.key, "a key column"), records.tenant: "the tenant column"}
+    for column in _set_columns(change).values():
+        if isinstance(column, Column) and column in ours:
+            raise OperationError(
+                f"the change of {operation.name!r} sets `{column.name}`, {ours[column]}: what was selected could no"
+                " longer be told from other records; delete the record and make another one, outside of Bulklane"
+            )
+
+
+def _set_columns(change: Update) -> dict[Any, Any]:
+    """By the name (or column) under which the statement sets them."""
+    # SQLAlchemy has no public way to ask
+    return {name: change.table.c.get(name) if isinstance(name, str) else name for name in change._values or {}}
+
+
 def _moved(operation: Operation, change: Update) -> Update:
     """With the row version moved by one, whatever the statement itself says of it."""
     version = operation.records.row_version
-    # as the statement names it: SQLAlchemy would take another name for another column, and has no public way to ask
-    named = {name: change.table.c[name] if isinstance(name, str) else name for name in change._values or {}}
-    name: Any = next((name for name, column in named.items() if column is version), version)
+    # as the statement names it: SQLAlchemy would take another name for another column
+    name: Any = next((name for name, column in _set_columns(change).items() if column is version), version)
     try:
         return change.values({name: version + 1})
     except InvalidRequestError as error:

@@ -79,7 +79,8 @@ def test_a_change_of_a_key_or_filter_column_is_refused(engine: Engine, change: U
     assert problem.message.startswith(f"made writes `{column}`")
     assert "leave `live` out" in problem.message
     assert rows(engine, "SELECT count(*) FROM bulklane.job") == [(0,)]
-    assert accepted(engine, registry=operation(change), selection=BY_STATE).total == 10
+    if column != "id":  # no walk may write a key
+        assert accepted(engine, registry=operation(change), selection=BY_STATE).total == 10
 
 
 @pytest.mark.parametrize(("field", "column"), [("touched", "touched"), ("version", "row_version")])
