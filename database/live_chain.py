@@ -271,7 +271,8 @@ def _outcomes(plan: LivePlan, span: _Span, changed: CTE, tally: CTE, decided: CT
     """What was decided before, and the selected records that the change left as they are."""
     chunk, records = plan.chunk, plan.records
     text_key = key_text(records.key, records.key_types)
-    was_changed = select(literal(1)).where(changed.c.key.collate("C") == text_key).exists()
+    # hashed: PostgreSQL expects one row of the change, and would compare each with each
+    was_left = text_key.collate("C").not_in(select(changed.c.key))
     known: ColumnElement[int] = literal(0, Integer)
     if decided is not None:
         known = select(func.count()).select_from(decided).scalar_subquery()
@@ -282,7 +283,7 @@ def _outcomes(plan: LivePlan, span: _Span, changed: CTE, tally: CTE, decided: CT
         literal("skipped", Text()).label("kind"),
         literal("", Text()).label("code"),
         literal(LEFT_AS_IT_IS, Text()).label("reason"),
-    ).where(some_left, owned_by(records, chunk.tenant), span.within, _selected(chunk), ~was_changed)
+    ).where(some_left, owned_by(records, chunk.tenant), span.within, _selected(chunk), was_left)
     if decided is None:
         return left.cte(parameter("outcomes")).prefix_with("MATERIALIZED")
     both = left.where(undecided(decided, text_key)).union_all(select(*(decided.c[part] for part in OUTCOME_PARTS)))

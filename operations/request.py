@@ -275,6 +275,8 @@ def _check_work(operation: Operation, parameters: Any, problems: list[Problem]) 
         work_of(operation, parameters)
     except OperationError as error:
         problems.append(Problem("operation", str(error)))
+    except Exception:  # noqa: S110 - a bug is told by the walk and the preview, which name its place
+        pass
 
 
 def _check_live(operation: Operation, parameters: Any, selected: Selected, problems: list[Problem]) -> None:

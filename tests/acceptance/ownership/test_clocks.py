@@ -27,6 +27,7 @@ MINUTES = 600
 _LEASE_SINCE = "SELECT since FROM bulklane.lease JOIN bulklane.job USING (job_no) WHERE job_id = :j"
 
 
+@pytest.mark.alone
 @pytest.mark.case("C25")
 async def test_ten_minutes_apart(local: LocalStack, client: Client, engine: Engine) -> None:
     """johanhaleby/occurrent#659: an expiry by one clock, judged by another."""
