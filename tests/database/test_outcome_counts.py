@@ -67,13 +67,6 @@ def test_a_key_that_is_not_unique_fails_the_job(engine: Engine, selection: dict[
 
 
 @pytest.mark.case("C16")
-def test_a_statement_that_writes_the_key_is_not_counted_twice(engine: Engine) -> None:
-    table = numbered(engine)
-    made = operation_on(table, ["id"], update(table).values(id=table.c.id + 100))
-    refused(engine, registry_of(made), 10, selection=IDS)
-
-
-@pytest.mark.case("C16")
 def test_a_trigger_that_writes_the_key_is_not_counted_twice(engine: Engine) -> None:
     table = numbered(engine, RENAME)
     made = operation_on(table, ["id"], update(table).values(n=table.c.n + 1))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import BigInteger, Column, Engine, MetaData, Table, update
 
-from bulklane import OperationError
+from bulklane.operations.request import InvalidRequest
 from tests.database.jobs import accepted, common_columns, opened, operation_on, registry_of, rows, walk
 
 TABLE = Table(
@@ -39,6 +39,6 @@ def test_it_moves_by_one_whatever_the_statement_sets(engine: Engine, values: dic
 
 
 def test_ordered_values_are_refused_with_the_way_out(engine: Engine) -> None:
-    with pytest.raises(OperationError, match=r"'made' has ordered_values.*use values"):
+    with pytest.raises(InvalidRequest, match=r"operation: the change of 'made' has ordered_values.*use values"):
         walked(engine, update(TABLE).ordered_values((TABLE.c.n, 1)))
     assert rows(engine, 'SELECT n, "Row Version" FROM thing') == [(0, 1), (0, 1)]

@@ -38,7 +38,7 @@ class Numbered(Operation):
 
     def change(self, parameters: Parameters) -> Update:
         """Nothing much."""
-        return update(self.table).values(tenant=self.table.c.tenant)
+        return update(self.table).values(row_version=self.table.c.row_version)
 
 
 class Named(Numbered):

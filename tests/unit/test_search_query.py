@@ -36,7 +36,7 @@ class Silent(Operation):
 
     def change(self, parameters: AddParameters) -> Update:
         """Nothing much."""
-        return update(table).values(tenant=table.c.tenant)
+        return update(table).values(row_version=table.c.row_version)
 
 
 class Indexed(Silent):
