@@ -43,13 +43,13 @@ def work_of(operation: Operation, parameters: Any) -> Work:
     if isinstance(operation, PerRecord):
         return Work(operation.records, None, answering(operation, parameters), operation.writes, effects)
     change = operation.change(parameters)
-    check_written(operation, change)
+    _check_written(operation, change)
     if isinstance(change, Update) and operation.records.row_version_by == "application":
         change = _moved(operation, change)
     return Work(operation.records, change, None, (), effects)
 
 
-def check_written(operation: Operation, change: Update | Delete) -> None:
+def _check_written(operation: Operation, change: Update | Delete) -> None:
     """Raise OperationError where the statement sets a key column or the tenant: a record would be another one then."""
     if not isinstance(change, Update):
         return
