@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from bulklane.contracts.walk import SegmentEnd
 from bulklane.database import range as ranges
 from bulklane.database.constraint import broken_rule
 from bulklane.database.course import Course
-from bulklane.database.engine import KeptConnection, limited_transaction, limits, single_statements
+from bulklane.database.engine import KeptConnection, limits, set_locally, single_statements
 from bulklane.database.failure import Trouble, trouble_of
 from bulklane.database.range import RangeRef
 from bulklane.database.trouble import note_trouble, tell_slowed
@@ -229,10 +229,11 @@ class Walk:
         if self.standing.epoch != self.epoch:
             raise superseded(self.epoch, self.standing.epoch)
 
-    def _transaction(self) -> AbstractContextManager[Connection]:
-        return limited_transaction(
-            self.engine, statement=self.timing.statement_timeout, transaction=self.timing.transaction_timeout
-        )
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self.engine.begin() as connection:
+            set_locally(connection, self._settings)
+            yield connection
 
     @cached_property
     def _settings(self) -> Mapping[str, str]:
